@@ -1,0 +1,104 @@
+#pragma once
+
+#include <self_attention/api.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <ostream>
+
+namespace self_attention {
+
+/// Sizes of a FullProjectionAttention.
+struct SELF_ATTENTION_API FullProjectionAttentionOptions {
+  FullProjectionAttentionOptions(int64_t embed_dim, int64_t num_heads)
+      : embed_dim_(embed_dim), num_heads_(num_heads) {}
+
+  /// E, the last dimension of inputs and output. Positive.
+  TORCH_ARG(int64_t, embed_dim);
+  /// H, which must divide embed_dim. Positive.
+  TORCH_ARG(int64_t, num_heads);
+};
+
+namespace functional {
+
+/// FullProjectionAttention with the parameters passed in.
+///
+/// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E); keys and query both undefined
+/// mean values for all three. `mask` as in shapes.h, undefined for none. The weights are (E, E),
+/// the biases (E). Throws like FullProjectionAttentionImpl::forward.
+SELF_ATTENTION_API torch::Tensor full_projection_attention(
+    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
+    const torch::Tensor& mask, const torch::Tensor& q_weight, const torch::Tensor& q_bias,
+    const torch::Tensor& k_weight, const torch::Tensor& k_bias, const torch::Tensor& v_weight,
+    const torch::Tensor& v_bias, const torch::Tensor& output_weight,
+    const torch::Tensor& output_bias, int64_t num_heads);
+
+}  // namespace functional
+
+/// Multi-head attention with full projections, the standard formula.
+///
+///     q = q_linear(query)   k = k_linear(keys)   v = v_linear(values)      each (E, E) with bias
+///     and for head h, on the h-th piece of size d = E/H of each:
+///     score_h = q_h k_hᵀ, set to −1e20 where mask == 0
+///     out_h = softmax(score_h / √d) v_h
+///     output = output_linear(out_1 … out_H)
+///
+/// Source: Vaswani et al. 2017, section 3.2; with the same weights this is
+/// torch.nn.MultiheadAttention(E, H, batch_first=True).
+///
+/// **More than one head.** The Python class this is the twin of splits the heads first and then
+/// applies an (E, E) layer to pieces of size d, which raises unless there is one head. Here the
+/// projection comes first and the split after: equal to the Python class at one head, and the
+/// standard formula beyond. The Python class takes `x` alone: that is forward(x).
+///
+/// Parameters, in order: q_linear, k_linear, v_linear, output_linear, each weight (E, E) and bias
+/// (E). Under the same seed they start with the values that the Python class draws.
+class SELF_ATTENTION_API FullProjectionAttentionImpl
+    : public torch::nn::Cloneable<FullProjectionAttentionImpl> {
+ public:
+  FullProjectionAttentionImpl(int64_t embed_dim, int64_t num_heads)
+      : FullProjectionAttentionImpl(FullProjectionAttentionOptions(embed_dim, num_heads)) {}
+  /// Throws c10::ValueError unless both sizes are positive and num_heads divides embed_dim.
+  explicit FullProjectionAttentionImpl(const FullProjectionAttentionOptions& options);
+
+  void reset() override;
+  /// Draws new values for all parameters, as in a new module.
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E), contiguous.
+  ///
+  /// keys and query both undefined mean self-attention, forward(x) or forward(x, {}, {}, mask); one
+  /// of them alone is refused. `mask` keeps where it is not zero and broadcasts to (N, H, Q, K),
+  /// see shapes.h; undefined means that every key is kept. K = 0 gives output_linear.bias in every
+  /// row; N = 0 and Q = 0 give empty results. The module keeps nothing between calls, so threads
+  /// may share it.
+  ///
+  /// Throws c10::ValueError for a shape, device or layout that does not fit, values and keys of
+  /// different length (also length 1) and a mask that does not broadcast to the scores, and
+  /// c10::TypeError for integer inputs and for mixed dtypes outside autocast. A module whose
+  /// parameters are inference tensors refuses to record gradients.
+  torch::Tensor forward(const torch::Tensor& values, const torch::Tensor& keys = {},
+                        const torch::Tensor& query = {}, const torch::Tensor& mask = {});
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(torch::Tensor())},
+                           {2, torch::nn::AnyValue(torch::Tensor())},
+                           {3, torch::nn::AnyValue(torch::Tensor())})
+
+ public:
+  FullProjectionAttentionOptions options;
+  torch::nn::Linear q_linear{nullptr};
+  torch::nn::Linear k_linear{nullptr};
+  torch::nn::Linear v_linear{nullptr};
+  torch::nn::Linear output_linear{nullptr};
+};
+
+TORCH_MODULE(FullProjectionAttention);
+
+}  // namespace self_attention

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <self_attention/api.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <ostream>
+
+namespace self_attention {
+
+/// Sizes of an InferredLengthAttention.
+struct SELF_ATTENTION_API InferredLengthAttentionOptions {
+  InferredLengthAttentionOptions(int64_t embed_size, int64_t heads)
+      : embed_size_(embed_size), heads_(heads) {}
+
+  /// E, the last dimension of the output. Positive.
+  TORCH_ARG(int64_t, embed_size);
+  /// H, from 1 to embed_size; it need not divide embed_size.
+  TORCH_ARG(int64_t, heads);
+};
+
+namespace functional {
+
+/// InferredLengthAttention with the parameters passed in.
+///
+/// values, keys and queries as in InferredLengthAttentionImpl::forward, `mask` as in shapes.h,
+/// undefined for none. values_weight, keys_weight and queries_weight are (d, d), shared by the
+/// heads; fc_out_weight is (E, H·d) and fc_out_bias (E). Throws like the module's forward.
+SELF_ATTENTION_API torch::Tensor inferred_length_attention(
+    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& queries,
+    const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
+    const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
+    const torch::Tensor& fc_out_bias, int64_t heads);
+
+}  // namespace functional
+
+/// SharedProjectionAttention that infers the lengths from the number of elements.
+///
+/// Every input is reshaped to (N, length, H, d), with N the first size of `queries`, d = E/H
+/// rounded down, and whatever length the elements give. Where H·d = E and all batches agree this is
+/// SharedProjectionAttention. Elsewhere the reshape moves elements from one axis to another, as the
+/// Python class does: with E = 6 and H = 4, so d = 1, an input (1, 2, 6) has length 3 and gives
+/// (1, 3, 6); values and keys (4, 3, E) beside queries (2, 3, E) are read as (2, 6, E), mixing
+/// sequences of different batch rows. The first call in a process that does so warns.
+///
+/// The equations are those of SharedProjectionAttention, on the reshaped inputs; the scores are
+/// divided by √E. Source: the Python class this is the twin of.
+///
+/// Parameters, in order: values.weight, keys.weight, queries.weight (d, d), fc_out.weight (E, H·d),
+/// fc_out.bias (E). Under the same seed they start with the values that the Python class draws.
+class SELF_ATTENTION_API InferredLengthAttentionImpl
+    : public torch::nn::Cloneable<InferredLengthAttentionImpl> {
+ public:
+  InferredLengthAttentionImpl(int64_t embed_size, int64_t heads)
+      : InferredLengthAttentionImpl(InferredLengthAttentionOptions(embed_size, heads)) {}
+  /// Throws c10::ValueError unless 1 <= heads <= embed_size.
+  explicit InferredLengthAttentionImpl(const InferredLengthAttentionOptions& options);
+
+  void reset() override;
+  /// Draws new values for all parameters, as in a new module.
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// values, keys, queries of any rank from 1 on, usually (N, K, E), (N, K, E), (N, Q, E)
+  /// -> (N, Q', E), contiguous, with Q' = elements of queries / (N·H·d).
+  ///
+  /// `mask` keeps where it is not zero and broadcasts to (N, H, Q', K'), the lengths *after* the
+  /// reshape; see shapes.h. K' = 0 gives fc_out.bias in every row, Q' = 0 an empty result. float16
+  /// with a mask works, where the Python class raises. The module keeps nothing between calls, so
+  /// threads may share it.
+  ///
+  /// Throws c10::ValueError for N = 0, elements that do not divide into N·H·d, values and keys of
+  /// different length after the reshape (also length 1), a mask that does not broadcast, devices
+  /// and layouts that do not fit, and c10::TypeError for integer inputs and for mixed dtypes
+  /// outside autocast. A module whose parameters are inference tensors refuses to record gradients.
+  torch::Tensor forward(const torch::Tensor& values, const torch::Tensor& keys,
+                        const torch::Tensor& queries, const torch::Tensor& mask = {});
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({3, torch::nn::AnyValue(torch::Tensor())})
+
+ public:
+  InferredLengthAttentionOptions options;
+  torch::nn::Linear values{nullptr};
+  torch::nn::Linear keys{nullptr};
+  torch::nn::Linear queries{nullptr};
+  torch::nn::Linear fc_out{nullptr};
+};
+
+TORCH_MODULE(InferredLengthAttention);
+
+}  // namespace self_attention

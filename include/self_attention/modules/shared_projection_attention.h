@@ -1,0 +1,96 @@
+#pragma once
+
+#include <self_attention/api.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <ostream>
+
+namespace self_attention {
+
+/// Sizes of a SharedProjectionAttention.
+struct SELF_ATTENTION_API SharedProjectionAttentionOptions {
+  SharedProjectionAttentionOptions(int64_t embed_size, int64_t heads)
+      : embed_size_(embed_size), heads_(heads) {}
+
+  /// E, the last dimension of inputs and output. Positive.
+  TORCH_ARG(int64_t, embed_size);
+  /// H, which must divide embed_size. Positive.
+  TORCH_ARG(int64_t, heads);
+};
+
+namespace functional {
+
+/// SharedProjectionAttention with the parameters passed in.
+///
+/// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E). `mask` as in shapes.h, undefined
+/// for none. values_weight, keys_weight and queries_weight are (d, d), shared by the heads;
+/// fc_out_weight is (E, E) and fc_out_bias (E). Throws like SharedProjectionAttentionImpl::forward.
+SELF_ATTENTION_API torch::Tensor shared_projection_attention(
+    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
+    const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
+    const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
+    const torch::Tensor& fc_out_bias, int64_t heads);
+
+}  // namespace functional
+
+/// Multi-head attention whose heads share one small projection each for values, keys and queries.
+///
+/// With x_h the h-th of the H pieces of size d = E/H of a row x:
+///
+///     q_h = W_q query_h    k_h = W_k keys_h    v_h = W_v values_h         W: (d, d), no bias
+///     score_h = q_h k_hᵀ, set to −1e20 where mask == 0
+///     out_h = softmax(score_h / √E) v_h
+///     output = fc_out(out_1 … out_H)
+///
+/// Source: the Python class this is the twin of; Vaswani et al. 2017, section 3.2, except that the
+/// scores are divided by √E, not by √d, and that the projections are shared by the heads.
+///
+/// Parameters, in order: values.weight, keys.weight, queries.weight (d, d), fc_out.weight (E, E),
+/// fc_out.bias (E). Under the same seed they start with the values that the Python class draws.
+class SELF_ATTENTION_API SharedProjectionAttentionImpl
+    : public torch::nn::Cloneable<SharedProjectionAttentionImpl> {
+ public:
+  SharedProjectionAttentionImpl(int64_t embed_size, int64_t heads)
+      : SharedProjectionAttentionImpl(SharedProjectionAttentionOptions(embed_size, heads)) {}
+  /// Throws c10::ValueError unless both sizes are positive and heads divides embed_size.
+  explicit SharedProjectionAttentionImpl(const SharedProjectionAttentionOptions& options);
+
+  void reset() override;
+  /// Draws new values for all parameters, as in a new module.
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E), contiguous.
+  ///
+  /// `mask` keeps where it is not zero and broadcasts to (N, H, Q, K), see shapes.h; undefined
+  /// means that every key is kept. K = 0 gives fc_out.bias in every row; N = 0 and Q = 0 give empty
+  /// results. float16 with a mask works, where the Python class raises. The module keeps nothing
+  /// between calls, so threads may share it.
+  ///
+  /// Throws c10::ValueError for a shape, device or layout that does not fit, values and keys of
+  /// different length (also length 1) and a mask that does not broadcast to the scores, and
+  /// c10::TypeError for integer inputs and for mixed dtypes outside autocast. A module whose
+  /// parameters are inference tensors refuses to record gradients.
+  torch::Tensor forward(const torch::Tensor& values, const torch::Tensor& keys,
+                        const torch::Tensor& query, const torch::Tensor& mask = {});
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({3, torch::nn::AnyValue(torch::Tensor())})
+
+ public:
+  SharedProjectionAttentionOptions options;
+  torch::nn::Linear values{nullptr};
+  torch::nn::Linear keys{nullptr};
+  torch::nn::Linear queries{nullptr};
+  torch::nn::Linear fc_out{nullptr};
+};
+
+TORCH_MODULE(SharedProjectionAttention);
+
+}  // namespace self_attention

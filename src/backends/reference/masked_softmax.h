@@ -1,0 +1,20 @@
+#pragma once
+
+#include <torch/types.h>
+
+namespace self_attention::reference {
+
+/// What a masked score becomes before it is scaled. Finite, so that a row with every key masked is
+/// uniform instead of NaN.
+inline constexpr double kMaskedScore = -1e20;
+
+/// softmax(scores / divisor) over the last axis, with scores set to kMaskedScore where mask == 0.
+///
+/// scores (N, H, Q, K), floating; mask broadcasts to them or is undefined. Same shape and dtype
+/// out. Every step is one of the Python classes' operations, in the dtype of the scores.
+/// kMaskedScore does not fit float16: there a masked call computes in float32 and rounds once at
+/// the end.
+torch::Tensor masked_softmax(const torch::Tensor& scores, const torch::Tensor& mask,
+                             double divisor);
+
+}  // namespace self_attention::reference

@@ -1,0 +1,168 @@
+#include <self_attention/modules/full_projection_attention.h>
+
+#include <cmath>
+
+#include "backends/reference/masked_softmax.h"
+#include "modules/input_checks.h"
+#include "modules/option_checks.h"
+
+namespace self_attention {
+namespace {
+
+struct FullInputs {
+  const torch::Tensor& values;
+  const torch::Tensor& keys;
+  const torch::Tensor& query;
+  const torch::Tensor& mask;
+
+  /// keys and query left out: values stand for all three.
+  bool self() const { return !keys.defined() && !query.defined(); }
+  const torch::Tensor& keys_or_values() const { return self() ? values : keys; }
+  const torch::Tensor& query_or_values() const { return self() ? values : query; }
+};
+
+struct FullParameters {
+  const torch::Tensor& q_weight;
+  const torch::Tensor& q_bias;
+  const torch::Tensor& k_weight;
+  const torch::Tensor& k_bias;
+  const torch::Tensor& v_weight;
+  const torch::Tensor& v_bias;
+  const torch::Tensor& output_weight;
+  const torch::Tensor& output_bias;
+  int64_t num_heads;
+};
+
+/// (N, L, E) -> (N, 1, L, E), by the Python class's two operations at one head.
+torch::Tensor with_head_axis(const torch::Tensor& x) {
+  return x.view({x.size(0), x.size(1), 1, x.size(2)}).permute({0, 2, 1, 3});
+}
+
+/// (N, 1, L, E) -> (N, H, L, d). One head is left untouched, since a further view could change
+/// which kernel a matrix product takes, and with it the last bit.
+torch::Tensor split_heads(const torch::Tensor& projected, int64_t num_heads) {
+  if (num_heads == 1) {
+    return projected;
+  }
+  const int64_t length = projected.size(2);
+  const int64_t head_dim = projected.size(3) / num_heads;
+  return projected.reshape({projected.size(0), length, num_heads, head_dim}).permute({0, 2, 1, 3});
+}
+
+/// Throws unless parameters and inputs fit each other. Returns the sizes of the scores.
+ScoreShape check_arguments(std::string_view who, const FullInputs& inputs,
+                           const FullParameters& parameters) {
+  const int64_t embed = check_bias(who, {"output_bias", parameters.output_bias});
+  check_divisible_sizes(who, {"embed_dim", embed}, {"num_heads", parameters.num_heads});
+  const std::initializer_list<ExpectedParameter> expected = {
+      {"q_weight", parameters.q_weight, {embed, embed}},
+      {"q_bias", parameters.q_bias, {embed}},
+      {"k_weight", parameters.k_weight, {embed, embed}},
+      {"k_bias", parameters.k_bias, {embed}},
+      {"v_weight", parameters.v_weight, {embed, embed}},
+      {"v_bias", parameters.v_bias, {embed}},
+      {"output_weight", parameters.output_weight, {embed, embed}},
+      {"output_bias", parameters.output_bias, {embed}}};
+  check_parameters(who, expected);
+
+  TORCH_CHECK_VALUE(inputs.keys.defined() == inputs.query.defined(),
+                    message(who, inputs.keys.defined() ? "query" : "keys",
+                            "keys and query both, or neither for self-attention", "one of them"));
+  const std::string_view query_name = inputs.self() ? "values" : "query";
+  const torch::Tensor& keys = inputs.keys_or_values();
+  const torch::Tensor& query = inputs.query_or_values();
+  const NamedTensors named = {{"values", inputs.values}, {"keys", keys}, {query_name, query}};
+  check_inputs(who, named, parameters.output_bias);
+  check_recordable(who, expected, named);
+  check_sequence_shapes(who, named, embed);
+  const ScoreShape scores = {query.size(0), parameters.num_heads, query.size(1), keys.size(1)};
+  check_mask(who, inputs.mask, scores, parameters.output_bias.device());
+  return scores;
+}
+
+torch::Tensor attend(std::string_view who, const FullInputs& inputs,
+                     const FullParameters& parameters) {
+  const ScoreShape scores = check_arguments(who, inputs, parameters);
+  const int64_t heads = scores.heads;
+  const int64_t embed = parameters.output_bias.size(0);
+
+  // Self-attention shares one view, as the Python class does: gradients then meet in one place and
+  // are summed in its order.
+  const torch::Tensor values = with_head_axis(inputs.values);
+  const torch::Tensor keys = inputs.self() ? values : with_head_axis(inputs.keys);
+  const torch::Tensor query = inputs.self() ? values : with_head_axis(inputs.query);
+  const torch::Tensor q =
+      split_heads(torch::linear(query, parameters.q_weight, parameters.q_bias), heads);
+  const torch::Tensor k =
+      split_heads(torch::linear(keys, parameters.k_weight, parameters.k_bias), heads);
+  const torch::Tensor v =
+      split_heads(torch::linear(values, parameters.v_weight, parameters.v_bias), heads);
+
+  const double divisor = std::pow(static_cast<double>(embed / heads), 0.5);
+  const torch::Tensor weights =
+      reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)), inputs.mask, divisor);
+  const torch::Tensor merged = torch::matmul(weights, v)
+                                   .permute({0, 2, 1, 3})
+                                   .contiguous()
+                                   .view({scores.batch, scores.query_length, embed});
+  return torch::linear(merged, parameters.output_weight, parameters.output_bias);
+}
+
+}  // namespace
+
+namespace functional {
+
+torch::Tensor full_projection_attention(const torch::Tensor& values, const torch::Tensor& keys,
+                                        const torch::Tensor& query, const torch::Tensor& mask,
+                                        const torch::Tensor& q_weight, const torch::Tensor& q_bias,
+                                        const torch::Tensor& k_weight, const torch::Tensor& k_bias,
+                                        const torch::Tensor& v_weight, const torch::Tensor& v_bias,
+                                        const torch::Tensor& output_weight,
+                                        const torch::Tensor& output_bias, int64_t num_heads) {
+  return attend("full_projection_attention", {values, keys, query, mask},
+                {q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, output_weight, output_bias,
+                 num_heads});
+}
+
+}  // namespace functional
+
+FullProjectionAttentionImpl::FullProjectionAttentionImpl(
+    const FullProjectionAttentionOptions& options_)
+    : options(options_) {
+  // A virtual call from a constructor reaches this class's own, which is the one that is meant.
+  FullProjectionAttentionImpl::reset();
+}
+
+void FullProjectionAttentionImpl::reset() {
+  const int64_t embed = options.embed_dim();
+  check_divisible_sizes("FullProjectionAttention", {"embed_dim", embed},
+                        {"num_heads", options.num_heads()});
+  // Registered in the order of the Python class, so that one seed gives both the same weights.
+  q_linear = register_module("q_linear", torch::nn::Linear(embed, embed));
+  k_linear = register_module("k_linear", torch::nn::Linear(embed, embed));
+  v_linear = register_module("v_linear", torch::nn::Linear(embed, embed));
+  output_linear = register_module("output_linear", torch::nn::Linear(embed, embed));
+}
+
+void FullProjectionAttentionImpl::reset_parameters() {
+  for (auto* child : {&q_linear, &k_linear, &v_linear, &output_linear}) {
+    (*child)->reset_parameters();
+  }
+}
+
+void FullProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "self_attention::FullProjectionAttention(embed_dim=" << options.embed_dim()
+         << ", num_heads=" << options.num_heads() << ")";
+}
+
+torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
+                                                   const torch::Tensor& keys,
+                                                   const torch::Tensor& query,
+                                                   const torch::Tensor& mask) {
+  return attend(
+      "FullProjectionAttention", {values, keys, query, mask},
+      {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias, v_linear->weight,
+       v_linear->bias, output_linear->weight, output_linear->bias, options.num_heads()});
+}
+
+}  // namespace self_attention

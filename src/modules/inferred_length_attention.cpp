@@ -1,0 +1,111 @@
+#include <self_attention/modules/inferred_length_attention.h>
+
+#include "modules/option_checks.h"
+#include "modules/shared_heads.h"
+
+namespace self_attention {
+namespace {
+
+/// The length of `input` once it is read as (batch, length, heads, head_dim).
+int64_t inferred_length(std::string_view who, const NamedTensor& input, int64_t batch,
+                        const SharedHeadParameters& parameters) {
+  const int64_t heads = parameters.heads;
+  const int64_t head_dim = parameters.head_dim();
+  const int64_t elements = input.tensor.numel();
+  const int64_t row = batch * heads * head_dim;
+  TORCH_CHECK_VALUE(elements % row == 0,
+                    message(who, input.name,
+                            c10::str("a multiple of N*H*d = ", batch, "*", heads, "*", head_dim,
+                                     " = ", row, " elements"),
+                            c10::str(elements, " in ", shape_text(input.tensor.sizes()))));
+  return elements / row;
+}
+
+/// Whether reading `input` with that length leaves its batch and length as the caller wrote them.
+bool keeps_axes(const torch::Tensor& input, int64_t batch, int64_t length) {
+  return input.dim() == 3 && input.size(0) == batch && input.size(1) == length;
+}
+
+torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
+                     const SharedHeadParameters& parameters) {
+  check_shared_heads(who, inputs, "queries", parameters);
+  TORCH_CHECK_VALUE(inputs.query.dim() >= 1 && inputs.query.size(0) >= 1,
+                    message(who, "queries", "a batch of at least one, (N >= 1, Q, E)",
+                            shape_text(inputs.query.sizes())));
+  const int64_t batch = inputs.query.size(0);
+  const int64_t value_length = inferred_length(who, {"values", inputs.values}, batch, parameters);
+  const int64_t key_length = inferred_length(who, {"keys", inputs.keys}, batch, parameters);
+  const int64_t query_length = inferred_length(who, {"queries", inputs.query}, batch, parameters);
+  check_key_lengths(who, inputs.values, value_length, key_length);
+  const ScoreShape scores = {batch, parameters.heads, query_length, key_length};
+  check_mask(who, inputs.mask, scores, parameters.fc_out_bias.device());
+  if (!keeps_axes(inputs.values, batch, value_length) ||
+      !keeps_axes(inputs.keys, batch, key_length) ||
+      !keeps_axes(inputs.query, batch, query_length)) {
+    TORCH_WARN_ONCE(
+        "[", who, "] the lengths inferred for values ", shape_text(inputs.values.sizes()),
+        ", keys ", shape_text(inputs.keys.sizes()), " and queries ",
+        shape_text(inputs.query.sizes()), " are K=", key_length, " and Q=", query_length,
+        " in a batch of ", batch,
+        ": the reshape moves elements between axes, as in Python. Batches that agree and "
+        "heads that divide embed_size avoid it.");
+  }
+  return shared_heads_attention(inputs, parameters, scores);
+}
+
+}  // namespace
+
+namespace functional {
+
+torch::Tensor inferred_length_attention(const torch::Tensor& values, const torch::Tensor& keys,
+                                        const torch::Tensor& queries, const torch::Tensor& mask,
+                                        const torch::Tensor& values_weight,
+                                        const torch::Tensor& keys_weight,
+                                        const torch::Tensor& queries_weight,
+                                        const torch::Tensor& fc_out_weight,
+                                        const torch::Tensor& fc_out_bias, int64_t heads) {
+  return attend("inferred_length_attention", {values, keys, queries, mask},
+                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads});
+}
+
+}  // namespace functional
+
+InferredLengthAttentionImpl::InferredLengthAttentionImpl(
+    const InferredLengthAttentionOptions& options_)
+    : options(options_) {
+  // A virtual call from a constructor reaches this class's own, which is the one that is meant.
+  InferredLengthAttentionImpl::reset();
+}
+
+void InferredLengthAttentionImpl::reset() {
+  const int64_t embed = options.embed_size();
+  const int64_t heads = options.heads();
+  check_sizes("InferredLengthAttention", {"embed_size", embed}, {"heads", heads});
+  const auto layers = register_shared_heads(*this, embed, heads);
+  values = layers.values;
+  keys = layers.keys;
+  queries = layers.queries;
+  fc_out = layers.fc_out;
+}
+
+void InferredLengthAttentionImpl::reset_parameters() {
+  for (auto* child : {&values, &keys, &queries, &fc_out}) {
+    (*child)->reset_parameters();
+  }
+}
+
+void InferredLengthAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "self_attention::InferredLengthAttention(embed_size=" << options.embed_size()
+         << ", heads=" << options.heads() << ")";
+}
+
+torch::Tensor InferredLengthAttentionImpl::forward(const torch::Tensor& values_,
+                                                   const torch::Tensor& keys_,
+                                                   const torch::Tensor& queries_,
+                                                   const torch::Tensor& mask) {
+  return attend("InferredLengthAttention", {values_, keys_, queries_, mask},
+                {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
+                 options.heads()});
+}
+
+}  // namespace self_attention

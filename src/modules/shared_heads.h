@@ -1,0 +1,62 @@
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "modules/input_checks.h"
+
+namespace self_attention {
+
+/// Parameters of the two modules whose heads share one (d, d) projection each for values, keys and
+/// queries.
+struct SharedHeadParameters {
+  const torch::Tensor& values_weight;
+  const torch::Tensor& keys_weight;
+  const torch::Tensor& queries_weight;
+  const torch::Tensor& fc_out_weight;
+  const torch::Tensor& fc_out_bias;
+  int64_t heads;
+
+  int64_t embed_size() const { return fc_out_bias.size(0); }
+  int64_t head_dim() const { return embed_size() / heads; }
+};
+
+/// The children of those modules.
+struct SharedHeadLayers {
+  torch::nn::Linear values;
+  torch::nn::Linear keys;
+  torch::nn::Linear queries;
+  torch::nn::Linear fc_out;
+};
+
+/// Makes the children and registers them with `module` in the order of the Python classes, so that
+/// one seed gives both the same weights.
+SharedHeadLayers register_shared_heads(torch::nn::Module& module, int64_t embed_size,
+                                       int64_t heads);
+
+struct SharedHeadInputs {
+  const torch::Tensor& values;
+  const torch::Tensor& keys;
+  const torch::Tensor& query;
+  const torch::Tensor& mask;
+};
+
+/// Throws unless the parameters have the shapes that heads and fc_out_bias ask for, and the inputs
+/// their device and dtype. How the lengths are read is the caller's to check. `query_name` is the
+/// argument's name in messages.
+void check_shared_heads(std::string_view who, const SharedHeadInputs& inputs,
+                        std::string_view query_name, const SharedHeadParameters& parameters);
+
+/// The forward pass of SharedProjectionAttention and InferredLengthAttention, operation by
+/// operation that of the Python classes, so that results and gradients are bit-equal.
+///
+/// Inputs are reshaped to the sizes in `scores`: values and keys to (N, K, H, d), query to
+/// (N, Q, H, d). Returns (N, Q, E).
+torch::Tensor shared_heads_attention(const SharedHeadInputs& inputs,
+                                     const SharedHeadParameters& parameters,
+                                     const ScoreShape& scores);
+
+}  // namespace self_attention

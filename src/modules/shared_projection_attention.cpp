@@ -1,0 +1,77 @@
+#include <self_attention/modules/shared_projection_attention.h>
+
+#include "modules/option_checks.h"
+#include "modules/shared_heads.h"
+
+namespace self_attention {
+namespace {
+
+torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
+                     const SharedHeadParameters& parameters) {
+  check_shared_heads(who, inputs, "query", parameters);
+  const int64_t embed = parameters.embed_size();
+  check_divisible_sizes(who, {"embed_size", embed}, {"heads", parameters.heads});
+  check_sequence_shapes(
+      who, {{"values", inputs.values}, {"keys", inputs.keys}, {"query", inputs.query}}, embed);
+  const ScoreShape scores = {inputs.query.size(0), parameters.heads, inputs.query.size(1),
+                             inputs.keys.size(1)};
+  check_mask(who, inputs.mask, scores, parameters.fc_out_bias.device());
+  return shared_heads_attention(inputs, parameters, scores);
+}
+
+}  // namespace
+
+namespace functional {
+
+torch::Tensor shared_projection_attention(const torch::Tensor& values, const torch::Tensor& keys,
+                                          const torch::Tensor& query, const torch::Tensor& mask,
+                                          const torch::Tensor& values_weight,
+                                          const torch::Tensor& keys_weight,
+                                          const torch::Tensor& queries_weight,
+                                          const torch::Tensor& fc_out_weight,
+                                          const torch::Tensor& fc_out_bias, int64_t heads) {
+  return attend("shared_projection_attention", {values, keys, query, mask},
+                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads});
+}
+
+}  // namespace functional
+
+SharedProjectionAttentionImpl::SharedProjectionAttentionImpl(
+    const SharedProjectionAttentionOptions& options_)
+    : options(options_) {
+  // A virtual call from a constructor reaches this class's own, which is the one that is meant.
+  SharedProjectionAttentionImpl::reset();
+}
+
+void SharedProjectionAttentionImpl::reset() {
+  const int64_t embed = options.embed_size();
+  const int64_t heads = options.heads();
+  check_divisible_sizes("SharedProjectionAttention", {"embed_size", embed}, {"heads", heads});
+  const auto layers = register_shared_heads(*this, embed, heads);
+  values = layers.values;
+  keys = layers.keys;
+  queries = layers.queries;
+  fc_out = layers.fc_out;
+}
+
+void SharedProjectionAttentionImpl::reset_parameters() {
+  for (auto* child : {&values, &keys, &queries, &fc_out}) {
+    (*child)->reset_parameters();
+  }
+}
+
+void SharedProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "self_attention::SharedProjectionAttention(embed_size=" << options.embed_size()
+         << ", heads=" << options.heads() << ")";
+}
+
+torch::Tensor SharedProjectionAttentionImpl::forward(const torch::Tensor& values_,
+                                                     const torch::Tensor& keys_,
+                                                     const torch::Tensor& query,
+                                                     const torch::Tensor& mask) {
+  return attend("SharedProjectionAttention", {values_, keys_, query, mask},
+                {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
+                 options.heads()});
+}
+
+}  // namespace self_attention
