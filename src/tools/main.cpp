@@ -1,0 +1,33 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "tools/parity/parity_command.h"
+
+namespace {
+
+/// The command line or what it names cannot be used.
+constexpr int kUnusableInput = 2;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Multi-head self-attention for LibTorch: tools beside the library",
+               "self-attention");
+  app.require_subcommand(1);
+  self_attention::parity::ParityOptions parity;
+  CLI::App* parity_command = self_attention::parity::add_parity_command(app, parity);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUnusableInput;
+  }
+  try {
+    if (parity_command->parsed()) return self_attention::parity::run_parity(parity);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "self-attention: {}\n", error.what());
+  }
+  return kUnusableInput;
+}
