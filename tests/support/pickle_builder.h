@@ -13,12 +13,14 @@
 namespace self_attention::io_test::pickled {
 
 inline std::string text(const std::string& value) {
-  return "X" + number(static_cast<std::uint32_t>(value.size())) + value;
+  return std::string("X") + number(static_cast<std::uint32_t>(value.size())) + value;
 }
-inline std::string integer(std::int32_t value) { return "J" + number(value); }
-inline std::string long_integer(std::int64_t value) { return "\x8a\x08" + number(value); }
+inline std::string integer(std::int32_t value) { return std::string("J") + number(value); }
+inline std::string long_integer(std::int64_t value) {
+  return std::string("\x8a\x08") + number(value);
+}
 inline std::string global(const std::string& module, const std::string& name) {
-  return "c" + module + "\n" + name + "\n";
+  return std::string("c") + module + "\n" + name + "\n";
 }
 inline std::string joined(const std::vector<std::string>& values) {
   std::string all;
@@ -26,15 +28,15 @@ inline std::string joined(const std::vector<std::string>& values) {
   return all;
 }
 inline std::string tuple(const std::vector<std::string>& values) {
-  return "(" + joined(values) + "t";
+  return std::string("(") + joined(values) + "t";
 }
 inline std::string list(const std::vector<std::string>& values) {
-  return "](" + joined(values) + "e";
+  return std::string("](") + joined(values) + "e";
 }
 inline std::string integers(const std::vector<std::int32_t>& values) {
   std::string all;
   for (const std::int32_t value : values) all += integer(value);
-  return "(" + all + "t";
+  return std::string("(") + all + "t";
 }
 inline std::string call(const std::string& function, const std::string& arguments) {
   return function + arguments + "R";
@@ -43,16 +45,16 @@ using Items = std::vector<std::pair<std::string, std::string>>;
 inline std::string items(const Items& values) {
   std::string all;
   for (const auto& [key, value] : values) all += text(key) + value;
-  return "(" + all + "u";
+  return std::string("(") + all + "u";
 }
-inline std::string dict(const Items& values) { return "}" + items(values); }
+inline std::string dict(const Items& values) { return std::string("}") + items(values); }
 inline std::string ordered_dict(const Items& values) {
   return call(global("collections", "OrderedDict"), ")") + items(values);
 }
 inline std::string object(const std::string& module, const std::string& name, const Items& state) {
   return global(module, name) + ")\x81" + dict(state) + "b";
 }
-inline std::string program(const std::string& body) { return "\x80\x02" + body + "."; }
+inline std::string program(const std::string& body) { return std::string("\x80\x02") + body + "."; }
 
 /// A tensor as torch.save words it. The members are pickles, so each can be made wrong.
 struct TensorText {

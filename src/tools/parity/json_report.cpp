@@ -57,6 +57,7 @@ Json case_json(const CaseResult& result) {
           {"variant", variant_name(result.record->variant)},
           {"dtype", io::element_name(result.record->dtype)},
           {"mask_kind", result.record->mask_kind},
+          {"owes", owes_name(result.record->owes)},
           {"device", device_name(result.target.device)},
           {"backend", backend_name(result.target.backend)},
           {"rule", rule_name(result.rule)},

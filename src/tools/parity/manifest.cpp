@@ -279,6 +279,8 @@ std::string_view variant_name(Variant variant) {
   return kVariants.at(static_cast<std::size_t>(variant)).first;
 }
 
+std::string_view owes_name(Owes owes) { return kOwes.at(static_cast<std::size_t>(owes)).first; }
+
 std::string role(std::string_view prefix, std::string_view name) {
   return fmt::format("{}{}", prefix, name);
 }

@@ -22,6 +22,9 @@ enum class Owes : std::uint8_t {
   kDeparts,  ///< by a stated rule something else than the class: the float64 formula's result
 };
 
+/// "equal", "refuse", "departs".
+std::string_view owes_name(Owes owes);
+
 /// What decides the last bits of a floating-point result. Two runs are only expected to agree to
 /// the bit where all of it agrees.
 struct Environment {
@@ -72,7 +75,7 @@ struct Manifest {
 /// for anything that is missing, out of bounds, of an unknown kind or version, or inconsistent.
 Manifest read_manifest(const std::string& directory);
 
-/// "gradient." + name and so on, for the roles above.
+/// What the roles of a case's tensors start with; kFloat64Prefix comes before the others.
 inline constexpr std::string_view kInputPrefix = "input.";
 inline constexpr std::string_view kParameterPrefix = "parameter.";
 inline constexpr std::string_view kGradientPrefix = "gradient.";

@@ -116,7 +116,8 @@ CLI::App* add_parity_command(CLI::App& app, ParityOptions& options) {
   command->add_option("--filter", options.filter,
                       "Run only the cases with this text in their name");
   command->add_option("--json", options.json, "Write the results by case to this file");
-  command->footer("Exit code: 0 all cases passed; 1 a case failed; 2 the input could not be used.");
+  command->footer(
+      "Exit code: 0 all cases passed; 1 a case failed; 2 the input could not be used.\n");
   return command;
 }
 

@@ -27,7 +27,7 @@ std::uint32_t checksum(std::span<const std::byte> bytes) {
   return static_cast<std::uint32_t>(crc32_z(0, data, bytes.size()));
 }
 
-/// Elements from the first to the last that the strides reach, or nothing where that exceeds
+/// Elements from the first to the last that the strides reach. Throws where that exceeds
 /// kLargestStorage bytes.
 std::uint64_t storage_elements(const TensorRecord& record, std::string_view place) {
   if (std::ranges::find(record.shape, 0) != record.shape.end()) return 0;

@@ -152,25 +152,32 @@ class CaseRun {
   }
 
   void judge_results() {
-    const bool class_raised = record_.owes == Owes::kEqual && !record_.source_error.empty();
     try {
       build();
       const torch::Tensor output = forward();
-      if (class_raised) {
+      if (class_raised()) {
         return fail(fmt::format("the class raised {}, the library did not",
                                 io::in_quotes(record_.source_error)));
       }
       compare_all(output);
+    } catch (const CaseFailure& error) {
+      fail(error.what());
+    } catch (const c10::Error& error) {
+      fail_raised(error.what_without_backtrace());
     } catch (const std::exception& error) {
-      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-      const std::string what = io::in_quotes(
-          torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
-      if (dynamic_cast<const CaseFailure*>(&error) != nullptr) return fail(error.what());
-      fail(class_raised ? fmt::format("owed is the class's result, but the class raised {} and the "
-                                      "library {}",
-                                      io::in_quotes(record_.source_error), what)
-                        : fmt::format("the library raised {}", what));
+      fail_raised(error.what());
     }
+  }
+
+  void fail_raised(std::string_view what) {
+    const std::string library = fmt::format("the library raised {}", io::in_quotes(what));
+    fail(class_raised() ? fmt::format("owed is a result, but the class raised {} and {}",
+                                      io::in_quotes(record_.source_error), library)
+                        : library);
+  }
+
+  bool class_raised() const {
+    return record_.owes == Owes::kEqual && !record_.source_error.empty();
   }
 
   void build() {

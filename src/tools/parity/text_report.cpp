@@ -70,10 +70,12 @@ Row table_row(const std::array<std::string, kKeyColumns>& key, const Group& grou
   std::array<std::string, 3> gradient = {"-", "-", "-"};
   const CaseResult& first = *group.front();
   if (first.verdict == Verdict::kSkipped) {
-    output.back() = "skipped: " + first.message;
+    gradient.back() = "skipped: " + first.message;  // the last column, which may be wide
   } else if (first.rule == Rule::kRefusal) {
-    const auto refused = std::ranges::count(group, Verdict::kPassed, &CaseResult::verdict);
-    output.back() = fmt::format("{} of {} refused", refused, group.size());
+    const auto refused =
+        static_cast<std::size_t>(std::ranges::count(group, Verdict::kPassed, &CaseResult::verdict));
+    output.back() = fmt::format("{} of {} refused{}", refused, group.size(),
+                                refused < group.size() ? ", FAILED" : "");
   } else {
     output = quantity_cells(group, Quantity::kOutput);
     gradient = quantity_cells(group, Quantity::kGradient);
@@ -104,9 +106,8 @@ void append_table(std::string& text, const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < kColumns; ++i) {
-      const bool verdict = &kHeading[i] == &kHeading.back() || kHeading[i] == "verdict";
-      line += fmt::format(fmt::runtime(i < kKeyColumns || verdict ? "{:<{}}  " : "{:>{}}  "),
-                          row[i], widths[i]);
+      const bool is_number = i >= kKeyColumns && kHeading[i] != "verdict";
+      line += fmt::format(fmt::runtime(is_number ? "{:>{}}  " : "{:<{}}  "), row[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -125,12 +126,11 @@ void append_rules(std::string& text, const ParityRun& run) {
     }
   }
   text +=
-      "rules: bit-equal = the class's result to the bit; table = within the tolerance table of "
-      "it;\n"
-      "  float64 = within the table, or twice the class's own error, of the float64 result (cases\n"
-      "  that depart from the class on purpose: the table alone); refusal = an error, as owed.\n"
-      "error and allowed are |got - expected| over max(1, largest |expected|) of the tensor that\n"
-      "  comes closest to its limit.\n\n";
+      "rules: bit-equal = the class's result to the bit; table = the class's result within the\n"
+      "  tolerance table; float64 = the float64 result within the table or twice the class's own\n"
+      "  error (departing from the class on purpose: the table alone); refusal = an owed error.\n"
+      "error and allowed are in units of max(1, largest |expected|) over the output, or over all\n"
+      "  gradients, of the case that comes closest to its limit.\n\n";
 }
 
 std::string full_name(const CaseResult& result) {
