@@ -27,7 +27,7 @@ inline std::optional<std::uint64_t> checked_multiply(std::uint64_t a, std::uint6
 /// shapes such as (0, 2^62, 2^62), which hold nothing but have no strides.
 inline std::optional<std::uint64_t> tensor_bytes(std::span<const std::int64_t> shape,
                                                  std::size_t element_size) {
-  std::int64_t bytes = static_cast<std::int64_t>(element_size);
+  auto bytes = static_cast<std::int64_t>(element_size);
   bool empty = false;
   for (const std::int64_t dimension : shape) {
     if (dimension < 0) return std::nullopt;

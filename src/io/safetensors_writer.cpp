@@ -44,6 +44,8 @@ std::string header_text(const OutputFile& file, std::span<const TensorDescriptio
   std::vector<std::string> fields;
   if (!metadata.empty()) {
     std::vector<std::string> pairs;
+    pairs.reserve(metadata.size());
+    pairs.reserve(metadata.size());
     for (const auto& [key, value] : metadata) {
       pairs.push_back(quote(key) + ":" + quote(value));
     }
@@ -57,6 +59,7 @@ std::string header_text(const OutputFile& file, std::span<const TensorDescriptio
           formatted("{}: safetensors keeps the name __metadata__ for itself", file.path()));
     }
     std::vector<std::string> dimensions;
+    dimensions.reserve(tensor.shape.size());
     for (const std::int64_t dimension : tensor.shape) {
       dimensions.push_back(std::to_string(dimension));
     }

@@ -11,6 +11,34 @@
 #include "io/text.h"
 
 namespace self_attention::io {
+namespace {
+
+/// Throws DamagedTensor unless the view lies within the storage.
+void check_extent(const PickledTensor& tensor, const TensorStorage& storage) {
+  const std::size_t size = element_size(tensor.type);
+  const auto bytes = tensor_bytes(tensor.shape, size);
+  if (!bytes) {
+    throw DamagedTensor(formatted("shape {} exceeds 64 bits", shape_text(tensor.shape)));
+  }
+  // One past the last element that the view reaches.
+  std::optional<std::uint64_t> end = tensor.storage_offset;
+  if (*bytes > 0) {
+    end = checked_add(*end, 1);
+    for (std::size_t i = 0; end && i < tensor.shape.size(); ++i) {
+      const auto reach = checked_multiply(static_cast<std::uint64_t>(tensor.shape[i] - 1),
+                                          static_cast<std::uint64_t>(tensor.strides[i]));
+      end = reach ? checked_add(*end, *reach) : std::nullopt;
+    }
+  }
+  if (!end || *end > storage.bytes / size) {
+    throw DamagedTensor(
+        formatted("{} {} with strides {} from element {} leaves {}, which has {} bytes",
+                  element_name(tensor.type), shape_text(tensor.shape), shape_text(tensor.strides),
+                  tensor.storage_offset, storage.label, storage.bytes));
+  }
+}
+
+}  // namespace
 
 TensorCollector::TensorCollector(const PickledFile& source, TensorIndex& index)
     : source_(source), index_(index), allowance_(memory_allowance(source.file)) {}
@@ -90,31 +118,6 @@ std::size_t TensorCollector::storage_index(const PickledTensor& tensor) {
                   tensor.storage_bytes, storage.label, storage.bytes));
   }
   return known->second;
-}
-
-void TensorCollector::check_extent(const PickledTensor& tensor,
-                                   const TensorStorage& storage) const {
-  const std::size_t size = element_size(tensor.type);
-  const auto bytes = tensor_bytes(tensor.shape, size);
-  if (!bytes) {
-    throw DamagedTensor(formatted("shape {} exceeds 64 bits", shape_text(tensor.shape)));
-  }
-  // One past the last element that the view reaches.
-  std::optional<std::uint64_t> end = tensor.storage_offset;
-  if (*bytes > 0) {
-    end = checked_add(*end, 1);
-    for (std::size_t i = 0; end && i < tensor.shape.size(); ++i) {
-      const auto reach = checked_multiply(static_cast<std::uint64_t>(tensor.shape[i] - 1),
-                                          static_cast<std::uint64_t>(tensor.strides[i]));
-      end = reach ? checked_add(*end, *reach) : std::nullopt;
-    }
-  }
-  if (!end || *end > storage.bytes / size) {
-    throw DamagedTensor(
-        formatted("{} {} with strides {} from element {} leaves {}, which has {} bytes",
-                  element_name(tensor.type), shape_text(tensor.shape), shape_text(tensor.strides),
-                  tensor.storage_offset, storage.label, storage.bytes));
-  }
 }
 
 }  // namespace self_attention::io

@@ -32,7 +32,6 @@ class TensorCollector {
  private:
   TensorEntry entry(const PickledTensor& tensor);
   std::size_t storage_index(const PickledTensor& tensor);
-  void check_extent(const PickledTensor& tensor, const TensorStorage& storage) const;
 
   const PickledFile& source_;
   TensorIndex& index_;

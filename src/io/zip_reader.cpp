@@ -213,7 +213,7 @@ class DirectoryReader {
 
   /// The part that both headers have in common, from the flags to the uncompressed size.
   static EntryHeader read_fields(std::span<const std::byte> bytes) {
-    return {little_endian<std::uint16_t>(&bytes[0]), little_endian<std::uint16_t>(&bytes[2]),
+    return {little_endian<std::uint16_t>(bytes.data()), little_endian<std::uint16_t>(&bytes[2]),
             little_endian<std::uint32_t>(&bytes[8]), little_endian<std::uint32_t>(&bytes[12]),
             little_endian<std::uint32_t>(&bytes[16])};
   }

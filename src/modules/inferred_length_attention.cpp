@@ -12,13 +12,15 @@ int64_t inferred_length(std::string_view who, const NamedTensor& input, int64_t 
   const int64_t heads = parameters.heads;
   const int64_t head_dim = parameters.head_dim();
   const int64_t elements = input.tensor.numel();
-  const int64_t row = batch * heads * head_dim;
-  TORCH_CHECK_VALUE(elements % row == 0,
-                    message(who, input.name,
-                            c10::str("a multiple of N*H*d = ", batch, "*", heads, "*", head_dim,
-                                     " = ", row, " elements"),
-                            c10::str(elements, " in ", shape_text(input.tensor.sizes()))));
-  return elements / row;
+  // Divided one after the other: an empty tensor's batch can be so large that the product
+  // overflows.
+  const int64_t rows = elements / (heads * head_dim);
+  TORCH_CHECK_VALUE(
+      elements % (heads * head_dim) == 0 && rows % batch == 0,
+      message(who, input.name,
+              c10::str("a multiple of N*H*d = ", batch, "*", heads, "*", head_dim, " elements"),
+              c10::str(elements, " in ", shape_text(input.tensor.sizes()))));
+  return rows / batch;
 }
 
 /// Whether reading `input` with that length leaves its batch and length as the caller wrote them.

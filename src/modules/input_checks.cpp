@@ -101,7 +101,7 @@ void check_parameters(std::string_view who, std::initializer_list<ExpectedParame
     check_floating(who, argument);
     check_device(who, argument, first.device());
     TORCH_CHECK_TYPE(
-        parameter.tensor.scalar_type() == first.scalar_type(),
+        dtype_fits(parameter.tensor.scalar_type(), first.scalar_type(), first.device()),
         message(who, parameter.name,
                 dtype_text(first.scalar_type()) + ", the dtype of the other parameters",
                 dtype_text(parameter.tensor.scalar_type())));

@@ -47,8 +47,8 @@ void check_dense(std::string_view who, const NamedTensor& argument);
 /// The length of a bias, which tells E. Throws unless it is a dense tensor of rank 1.
 int64_t check_bias(std::string_view who, const NamedTensor& bias);
 
-/// Throws unless the parameters are dense tensors of those shapes on one device and of one of the
-/// four floating dtypes.
+/// Throws unless the parameters are dense tensors of those shapes on one device and of one and the
+/// same of the four floating dtypes; under autocast these mix as inputs do.
 void check_parameters(std::string_view who, std::initializer_list<ExpectedParameter> parameters);
 
 /// Throws unless the inputs are dense floating tensors on the parameters' device and, outside

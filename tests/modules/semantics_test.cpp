@@ -1,6 +1,7 @@
 // What the numbers mean: scale, masks, empty sequences, non-finite inputs, low precision.
 
 #include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,6 +23,21 @@ using testing::TwoKeys;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// CPU autocast to `dtype` while it lives.
+class Autocast {
+ public:
+  explicit Autocast(torch::ScalarType dtype) {
+    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+  }
+  ~Autocast() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+};
 
 torch::Tensor attend(const TwoKeys& input, const torch::Tensor& mask) {
   return identity_attention(4, 2)->forward(input.values, input.keys, input.query, mask);
@@ -129,17 +145,19 @@ TEST_P(LowPrecision, LargeNegativeScoresUnderAMaskAreNotNaN_R12) {
 
 TEST_P(LowPrecision, AutocastMasksWork_R11) {
   auto module = identity_attention(4, 2);
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  at::autocast::set_autocast_dtype(at::kCPU, GetParam());
-  const auto output = attend({}, key_mask({1, 0}));
-  // Floating dtypes may mix here, as in Python.
   const TwoKeys input;
-  const auto mixed =
-      module->forward(input.values.to(torch::kBFloat16), input.keys, input.query, key_mask({1, 0}));
-  at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(at::kCPU, false);
-  EXPECT_TRUE(bit_equal(output, rows({{1, 2, 3, 4}}, GetParam())));
-  EXPECT_TRUE(bit_equal(mixed, output));
+  const auto mask = key_mask({1, 0});
+  const auto right = rows({{1, 2, 3, 4}}, GetParam());
+  const Autocast autocast(GetParam());
+  EXPECT_TRUE(bit_equal(module->forward(input.values, input.keys, input.query, mask), right));
+  // Floating dtypes may mix here, as in Python, but for float64, which autocast leaves alone.
+  const auto narrow = input.values.to(torch::kBFloat16);
+  EXPECT_TRUE(bit_equal(module->forward(narrow, input.keys, input.query, mask), right));
+  EXPECT_TRUE(testing::throws<c10::TypeError>(
+      [&] { module->forward(input.values.to(torch::kFloat64), input.keys, input.query, mask); },
+      {"values: expected float32", "got float64"}));
+  module->fc_out->to(torch::kFloat16);
+  EXPECT_TRUE(bit_equal(module->forward(input.values, input.keys, input.query, mask), right));
 }
 
 TEST_P(LowPrecision, StaysNearTheDoubleResult_R75) {

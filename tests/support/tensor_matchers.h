@@ -38,8 +38,7 @@ inline ::testing::AssertionResult bit_equal(const torch::Tensor& actual,
     return ::testing::AssertionFailure()
            << actual.scalar_type() << " instead of " << expected.scalar_type();
   }
-  return to_assertion(actual, expected,
-                      parity::compare_bits(elements(actual), elements(expected)));
+  return to_assertion(actual, expected, parity::compare_bits(elements(actual), elements(expected)));
 }
 
 /// Same shape, and no element further off than `tolerance`; NaN fits NaN alone.

@@ -116,6 +116,8 @@ TEST(Pickle, SharesValuesThroughTheMemo) {
   EXPECT_EQ(parsed.root().items[0], parsed.root().items[2]);
   const Parsed memoized(pickled::program(std::string("(]\x94h\0t", 6)));
   EXPECT_EQ(memoized.root().items[0], memoized.root().items[1]);
+  const Parsed wide(pickled::program(std::string("(]r\0\0\0\0j\0\0\0\0t", 13)));
+  EXPECT_EQ(wide.root().items[0], wide.root().items[1]);
   const Parsed itself(pickled::program(std::string("]q\0h\0a", 6)));
   EXPECT_EQ(itself.root().items[0], itself.pickle.root());
 }

@@ -209,6 +209,55 @@ TEST(TensorIndex, KeepsValuesThatAreNoTensorsByName) {
                           "7: an entry whose name is no str"));
 }
 
+TEST(TensorIndex, KeepsTensorsOfOtherKindsByName) {
+  const std::string view = pickled::tuple({TensorText().storage_class, "N"});
+  const std::string subclass =
+      pickled::call(pickled::global("torch._tensor", "_rebuild_from_type_v2"),
+                    pickled::tuple({TensorText().function, pickled::global("my", "Quantized"),
+                                    TensorText().arguments(), "}"}));
+  const io::TensorIndex index = index_of(checkpoint(
+      dict({{"negated", TensorText{.more = dict({{"neg", "\x88"}})}()},
+            {"view", TensorText{.count = pickled::integer(6) + view}()},
+            {"subclass", subclass},
+            {"sparse",
+             TensorText{.function = pickled::global("torch._utils", "_rebuild_sparse_tensor")}()}}),
+      {kSix}));
+  EXPECT_THAT(names(index), IsEmpty());
+  EXPECT_THAT(others(index),
+              ElementsAre("negated: a tensor with a conjugate or negative bit",
+                          "view: a tensor whose storage is a view of another",
+                          "subclass: the result of calling torch._tensor._rebuild_from_type_v2",
+                          "sparse: the result of calling torch._utils._rebuild_sparse_tensor"));
+}
+
+TEST(TensorIndex, ReadsUntypedStorages) {
+  const TensorText untyped{.storage_class = pickled::global("torch.storage", "UntypedStorage"),
+                           .count = pickled::integer(24),
+                           .more = pickled::global("torch", "float32"),
+                           .function = pickled::global("torch._utils", "_rebuild_tensor_v3")};
+  const io::TensorIndex index = index_of(checkpoint(dict({{"w", untyped()}}), {kSix}));
+  EXPECT_EQ(index.tensors.at(0).type, io::ElementType::kFloat32);
+}
+
+TEST(TensorIndex, ReadsSafetensors) {
+  const std::string json =
+      R"({"__metadata__":{"k":"v"},"f8":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[24,28]},)"
+      R"("w":{"dtype":"F32","shape":[2,0,3],"data_offsets":[24,24]},)"
+      R"("v":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
+  const std::string bytes = number<std::uint64_t>(json.size()) + json + kSix + "four";
+  const io::InputFile file = file_of(bytes);
+  const io::TensorIndex index = io::read_tensor_index(file);
+  EXPECT_EQ(io::format_name(index.format), "safetensors");
+  EXPECT_THAT(index.metadata, ElementsAre(std::pair("k", "v")));
+  EXPECT_THAT(names(index), ElementsAre("v", "w"));
+  EXPECT_THAT(others(index),
+              ElementsAre("f8: a tensor of dtype \"F8_E5M2\", which is not supported"));
+  EXPECT_THAT(values(file, index, "v"), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(index.tensors[1].strides, ElementsAre(3, 3, 1));
+  EXPECT_THAT(error_of([&] { io::read_tensor_index(file, "model"); }),
+              HasSubstr("expected no key for safetensors"));
+}
+
 TEST(TensorIndex, ReadsContainersOfCppPickles) {
   const std::string body =
       pickled::call(pickled::global("torch.jit._pickle", "restore_type_tag"),
