@@ -4,13 +4,13 @@ else()
   self_attention_find_torch(USE_TOOLKIT)
 endif()
 
+# All private: no public header and no exported link line names them. fmt is header-only since torch
+# ships a newer fmt of its own beside its headers, which a linked libfmt would not match.
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
 if(SELF_ATTENTION_BUILD_TOOLS OR SELF_ATTENTION_BUILD_TESTS)
   find_package(CLI11 REQUIRED)
-  # Header-only: torch ships a newer fmt of its own beside its headers, and a linked libfmt of another
-  # version would not match it.
-  find_package(fmt REQUIRED)
-  find_package(nlohmann_json REQUIRED)
-  find_package(ZLIB REQUIRED)
 endif()
 if(SELF_ATTENTION_BUILD_TESTS)
   find_package(GTest REQUIRED)

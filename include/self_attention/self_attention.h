@@ -1,7 +1,8 @@
 #pragma once
 
-/// Everything public: the three modules, their functional twins and the mask helpers.
+/// Everything public: the three modules, their functional twins, the mask helpers and state dicts.
 
+#include <self_attention/io/checkpoint.h>
 #include <self_attention/modules/full_projection_attention.h>
 #include <self_attention/modules/inferred_length_attention.h>
 #include <self_attention/modules/shared_projection_attention.h>

@@ -42,10 +42,9 @@ struct PickleValue {
   std::int64_t integer = 0;           ///< kBool, kInteger
   std::string_view text{};            ///< kString, kBytes: into the bytes that were parsed
   std::span<const PickleId> items{};  ///< elements; kDict: key, value, key, value ...
-  PickleId callee = kNoPickleId;  ///< kCall, kObject: what would have been called; kGlobal: module
-  PickleId arguments =
-      kNoPickleId;               ///< kCall, kObject: a tuple; kGlobal: name; kPersistent: its id
-  PickleId state = kNoPickleId;  ///< kDict, kCall, kObject: what BUILD would have given to it
+  PickleId callee = kNoPickleId;      ///< what kCall, kObject would call; kGlobal: its module
+  PickleId arguments = kNoPickleId;   ///< their tuple; kGlobal: its name; kPersistent: its id
+  PickleId state = kNoPickleId;       ///< what BUILD would have given to it
 };
 
 /// The pickle ends before its STOP.

@@ -30,8 +30,8 @@ struct PickledStorage {
   bool untyped = false;
 };
 
-/// A value of a kind that is not supported here; its message needs "expected a tensor, found" in
-/// front. Only what somebody asks for is an error, so whoever walks a file catches this.
+/// A value of a kind that is not supported here, in words such as "a list". Only what somebody asks
+/// for is an error, so whoever walks a file catches this.
 class UnsupportedValue : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "tools/inspect/inspect_command.h"
 #include "tools/parity/parity_command.h"
 
 namespace {
@@ -19,6 +20,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   self_attention::parity::ParityOptions parity;
   CLI::App* parity_command = self_attention::parity::add_parity_command(app, parity);
+  self_attention::inspect::InspectOptions inspect;
+  CLI::App* inspect_command = self_attention::inspect::add_inspect_command(app, inspect);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -26,6 +29,10 @@ int main(int argc, char** argv) {
   }
   try {
     if (parity_command->parsed()) return self_attention::parity::run_parity(parity);
+    if (inspect_command->parsed()) {
+      fmt::print("{}", self_attention::inspect::describe_file(inspect));
+      return 0;
+    }
   } catch (const std::exception& error) {
     fmt::print(stderr, "self-attention: {}\n", error.what());
   }

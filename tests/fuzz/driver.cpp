@@ -130,6 +130,7 @@ int main(int argc, char** argv) {
   }
   std::sort(paths.begin(), paths.end());  // one seed, one sequence
   std::vector<Bytes> corpus;
+  corpus.reserve(paths.size());
   for (const auto& path : paths) corpus.push_back(read_file(path));
   if (corpus.empty()) {
     std::cerr << "expected a folder with inputs that are not empty\n";

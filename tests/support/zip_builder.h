@@ -59,7 +59,8 @@ inline std::string build_zip(const std::vector<BuiltEntry>& entries,
     const auto local_size = entry.zip64 ? 0xffffffff : size + entry.local_change;
     out += "PK\3\4" + u16(20) + start;
     out += open ? std::string(12, '\0') : u32(crc) + u32(local_size) + u32(local_size);
-    out += u16(local_name.size()) + u16(local_extra.size()) + local_name + local_extra + entry.data;
+    out += u16(local_name.size()) + u16(local_extra.size());
+    out.append(local_name).append(local_extra).append(entry.data);
     if (open) out += "PK\7\b" + u32(crc) + u32(size) + u32(size);
 
     const std::string extra =
@@ -69,7 +70,7 @@ inline std::string build_zip(const std::vector<BuiltEntry>& entries,
                              : u32(size + entry.central_change) + u32(size + entry.real_change);
     directory += u16(entry.name.size()) + u16(extra.size()) + std::string(10, '\0');
     directory += entry.zip64 ? std::string(4, '\xff') : u32(offset);
-    directory += entry.name + extra;
+    directory.append(entry.name).append(extra);
   }
   const auto start = static_cast<std::int64_t>(out.size()) + options.end_change;
   const auto count = static_cast<int>(entries.size()) + options.count_change;

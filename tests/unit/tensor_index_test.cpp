@@ -20,7 +20,6 @@ using pickled::dict;
 using pickled::module_archive;
 using pickled::ordered_dict;
 using pickled::TensorText;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
