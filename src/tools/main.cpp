@@ -12,29 +12,31 @@ namespace {
 /// The command line or what it names cannot be used.
 constexpr int kUnusableInput = 2;
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app("Multi-head self-attention for LibTorch: tools beside the library",
                "self-attention");
   app.require_subcommand(1);
   self_attention::parity::ParityOptions parity;
   CLI::App* parity_command = self_attention::parity::add_parity_command(app, parity);
   self_attention::inspect::InspectOptions inspect;
-  CLI::App* inspect_command = self_attention::inspect::add_inspect_command(app, inspect);
+  self_attention::inspect::add_inspect_command(app, inspect);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUnusableInput;
   }
+  if (parity_command->parsed()) return self_attention::parity::run_parity(parity);
+  fmt::print("{}", self_attention::inspect::describe_file(inspect));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    if (parity_command->parsed()) return self_attention::parity::run_parity(parity);
-    if (inspect_command->parsed()) {
-      fmt::print("{}", self_attention::inspect::describe_file(inspect));
-      return 0;
-    }
+    return run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "self-attention: {}\n", error.what());
+    std::fprintf(stderr, "self-attention: %s\n", error.what());
+    return kUnusableInput;
   }
-  return kUnusableInput;
 }
