@@ -57,7 +57,7 @@ inline std::string build_zip(const std::vector<BuiltEntry>& entries,
     const bool open = (entry.flags & 8) != 0;
     const std::string local_extra = entry.zip64 ? u16(1) + u16(16) + u64(size) + u64(size) : "";
     const auto local_size = entry.zip64 ? 0xffffffff : size + entry.local_change;
-    out += "PK\3\4" + u16(20) + start;
+    out.append("PK\3\4").append(u16(20)).append(start);
     out += open ? std::string(12, '\0') : u32(crc) + u32(local_size) + u32(local_size);
     out += u16(local_name.size()) + u16(local_extra.size());
     out.append(local_name).append(local_extra).append(entry.data);
