@@ -18,28 +18,24 @@
 #include "io/text.h"
 #include "io/torch_types.h"
 #include "io/torch_writer.h"
+#include "modules/input_checks.h"
 
 namespace self_attention {
 namespace {
 
-using NamedTensors = torch::OrderedDict<std::string, torch::Tensor>;
+using State = torch::OrderedDict<std::string, torch::Tensor>;
 
 /// Parameters and buffers, those of children included.
-NamedTensors state_of(const torch::nn::Module& module) {
-  NamedTensors state = module.named_parameters();
+State state_of(const torch::nn::Module& module) {
+  State state = module.named_parameters();
   for (const auto& buffer : module.named_buffers()) {
     state.insert(buffer.key(), buffer.value());
   }
   return state;
 }
 
-std::string dtype_name(torch::ScalarType type) {
-  const auto element = io::element_type(type);
-  return element ? std::string(io::element_name(*element)) : c10::toString(type);
-}
-
 std::string tensor_text(torch::ScalarType type, torch::IntArrayRef shape) {
-  return dtype_name(type) + " " + io::shape_text({shape.data(), shape.size()});
+  return dtype_text(type) + " " + io::shape_text({shape.data(), shape.size()});
 }
 
 /// What the module calls the file's `name`; nothing for names that the options leave out.
@@ -68,7 +64,7 @@ struct Match {
 /// The comparison of a file's names, shapes and dtypes with a module's, before any byte is read.
 class Matching {
  public:
-  Matching(const NamedTensors& state, const LoadStateDictOptions& options)
+  Matching(const State& state, const LoadStateDictOptions& options)
       : state_(state), options_(options) {}
 
   void compare(const io::TensorIndex& index) {
@@ -123,7 +119,7 @@ class Matching {
         {name, tensor_text(target.scalar_type(), target.sizes()), std::move(got)});
   }
 
-  const NamedTensors& state_;
+  const State& state_;
   const LoadStateDictOptions& options_;
   std::map<std::string, bool> claimed_;
 };
@@ -168,7 +164,7 @@ void append_names(std::string& text, std::string_view title,
 
 StateDictReport load(torch::nn::Module& module, const std::string& path,
                      const LoadStateDictOptions& options) {
-  const NamedTensors state = state_of(module);
+  const State state = state_of(module);
   for (const auto& item : state) {
     TORCH_CHECK_VALUE(!item.value().is_inference() || c10::InferenceMode::is_enabled(),
                       "[load_state_dict] module: expected parameters that can be written to, got ",
@@ -192,7 +188,7 @@ StateDictReport load(torch::nn::Module& module, const std::string& path,
 /// The contents of a state dict, one tensor at a time.
 class StateSource {
  public:
-  explicit StateSource(const NamedTensors& state) {
+  explicit StateSource(const State& state) {
     for (const auto& item : state) {
       const torch::Tensor& tensor = item.value();
       const auto type = io::element_type(tensor.scalar_type());

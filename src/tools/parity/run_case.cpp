@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "io/text.h"
+#include "io/torch_types.h"
 
 namespace self_attention::parity {
 namespace {
@@ -50,37 +51,11 @@ Attention make_attention(const CaseRecord& record) {
   throw std::logic_error("unknown variant");
 }
 
-torch::ScalarType scalar_type(io::ElementType type) {
-  switch (type) {
-    case io::ElementType::kBool:
-      return torch::kBool;
-    case io::ElementType::kUInt8:
-      return torch::kUInt8;
-    case io::ElementType::kInt8:
-      return torch::kInt8;
-    case io::ElementType::kInt16:
-      return torch::kInt16;
-    case io::ElementType::kInt32:
-      return torch::kInt32;
-    case io::ElementType::kInt64:
-      return torch::kInt64;
-    case io::ElementType::kFloat16:
-      return torch::kFloat16;
-    case io::ElementType::kBFloat16:
-      return torch::kBFloat16;
-    case io::ElementType::kFloat32:
-      return torch::kFloat32;
-    case io::ElementType::kFloat64:
-      return torch::kFloat64;
-  }
-  throw std::logic_error("unknown element type");
-}
-
 /// The tensor with its strides, gaps included.
 torch::Tensor to_tensor(const StridedTensor& source, torch::Device device) {
   const auto elements = source.storage.size() / io::element_size(source.type);
   torch::Tensor storage =
-      torch::empty({static_cast<std::int64_t>(elements)}, scalar_type(source.type));
+      torch::empty({static_cast<std::int64_t>(elements)}, io::scalar_type(source.type));
   if (elements > 0) std::memcpy(storage.data_ptr(), source.storage.data(), source.storage.size());
   // To the device before the strides: a copy of a strided tensor would be made dense.
   return storage.to(device).as_strided(source.shape, source.strides);
@@ -182,7 +157,7 @@ class CaseRun {
 
   void build() {
     attention_ = make_attention(record_);
-    attention_.module->to(scalar_type(record_.dtype));
+    attention_.module->to(io::scalar_type(record_.dtype));
     attention_.module->to(device_);
     const auto stored = reference_.starting_with(kParameterPrefix);
     if (!stored.empty()) load(stored);
@@ -263,7 +238,7 @@ class CaseRun {
                                     expected == nullptr ? "Python class" : "library"));
     }
     require_shape(name, actual, expected->shape);
-    if (actual.scalar_type() != scalar_type(record_.dtype)) {
+    if (actual.scalar_type() != io::scalar_type(record_.dtype)) {
       throw CaseFailure(fmt::format("{}: expected {}, got {}", name,
                                     io::element_name(record_.dtype),
                                     c10::toString(actual.scalar_type())));
