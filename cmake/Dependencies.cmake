@@ -8,6 +8,7 @@ endif()
 # ships a newer fmt of its own beside its headers, which a linked libfmt would not match.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
 if(SELF_ATTENTION_BUILD_TOOLS OR SELF_ATTENTION_BUILD_TESTS)
   find_package(CLI11 REQUIRED)

@@ -1,3 +1,4 @@
+#include <ATen/MemoryOverlap.h>
 #include <self_attention/io/checkpoint.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -25,17 +26,34 @@ namespace {
 
 using State = torch::OrderedDict<std::string, torch::Tensor>;
 
-/// Parameters and buffers, those of children included.
+/// Parameters and buffers, those of children included; undefined ones are left out, as in Python.
 State state_of(const torch::nn::Module& module) {
   State state = module.named_parameters();
   for (const auto& buffer : module.named_buffers()) {
-    state.insert(buffer.key(), buffer.value());
+    if (buffer.value().defined()) state.insert(buffer.key(), buffer.value());
   }
   return state;
 }
 
 std::string tensor_text(torch::ScalarType type, torch::IntArrayRef shape) {
-  return dtype_text(type) + " " + io::shape_text({shape.data(), shape.size()});
+  return dtype_text(type) + " " + shape_text(shape);
+}
+
+/// Throws unless numbers can be copied into the tensor: what fails must fail before the first copy.
+void check_target(const std::string& name, const torch::Tensor& target) {
+  std::string reason;
+  if (target.layout() != torch::kStrided || target.is_nested()) {
+    reason = "one that is not dense";
+  } else if (target.is_meta()) {
+    reason = "one on the meta device, which holds no numbers";
+  } else if (target.is_inference() && !c10::InferenceMode::is_enabled()) {
+    reason = "an inference tensor; call it under c10::InferenceMode";
+  } else if (at::has_internal_overlap(target) == at::MemOverlap::Yes) {
+    reason = "one whose elements share memory, as after expand";
+  }
+  TORCH_CHECK_VALUE(reason.empty(),
+                    "[load_state_dict] module: expected tensors that can be written to, got ", name,
+                    ", ", reason);
 }
 
 /// What the module calls the file's `name`; nothing for names that the options leave out.
@@ -58,7 +76,7 @@ std::optional<std::string> module_name(const std::string& name,
 /// A parameter or buffer and the file's tensor for it.
 struct Match {
   torch::Tensor target;
-  const io::TensorEntry* entry;
+  io::TensorEntry entry;
 };
 
 /// The comparison of a file's names, shapes and dtypes with a module's, before any byte is read.
@@ -69,7 +87,14 @@ class Matching {
 
   void compare(const io::TensorIndex& index) {
     for (const io::TensorEntry& entry : index.tensors) {
-      if (const auto name = module_name(entry.name, options_)) add_tensor(*name, entry);
+      const auto name = module_name(entry.name, options_);
+      if (!name) continue;
+      const auto parts = options_.split().find(*name);
+      if (parts == options_.split().end()) {
+        add_tensor(*name, entry);
+      } else {
+        add_parts(*name, parts->second, entry);
+      }
     }
     // Archives of modules hold flags and numbers beside the tensors, which are nobody's parameters.
     const bool is_module_archive = index.format == io::FileFormat::kTorchScript;
@@ -91,6 +116,25 @@ class Matching {
   std::vector<Match> matches;
 
  private:
+  void add_parts(const std::string& whole, const std::vector<std::string>& names,
+                 const io::TensorEntry& entry) {
+    TORCH_CHECK_VALUE(!names.empty(), "[load_state_dict] options.split: expected names for ", whole,
+                      ", got none");
+    const auto count = static_cast<int64_t>(names.size());
+    if (entry.shape.empty() || entry.shape[0] % count != 0) {
+      report.mismatched.push_back({whole, c10::str(count, " equal parts along its first dimension"),
+                                   tensor_text(io::scalar_type(entry.type), entry.shape)});
+      return;
+    }
+    io::TensorEntry part = entry;
+    part.shape[0] /= count;
+    const auto step = static_cast<std::uint64_t>(part.shape[0] * part.strides[0]);
+    for (const std::string& name : names) {
+      add_tensor(name, part);
+      part.storage_offset += step;
+    }
+  }
+
   void add_tensor(const std::string& name, const io::TensorEntry& entry) {
     const torch::Tensor* target = state_.find(name);
     if (target == nullptr) {
@@ -104,7 +148,7 @@ class Matching {
       mismatch(name, *target, tensor_text(type, entry.shape));
       return;
     }
-    matches.push_back({*target, &entry});
+    matches.push_back({*target, entry});
   }
 
   /// False where another entry of the file already has that name in the module.
@@ -131,7 +175,7 @@ std::vector<torch::Tensor> read_matches(const io::InputFile& file, const io::Ten
   std::vector<torch::Tensor> tensors;
   tensors.reserve(matches.size());
   for (const Match& match : matches) {
-    const io::TensorEntry& entry = *match.entry;
+    const io::TensorEntry& entry = match.entry;
     torch::Tensor& bytes = storages[entry.storage];
     if (!bytes.defined()) {
       const io::TensorStorage& storage = index.storages[entry.storage];
@@ -145,8 +189,9 @@ std::vector<torch::Tensor> read_matches(const io::InputFile& file, const io::Ten
         bytes.narrow(0, 0, bytes.numel() / size * size).view(io::scalar_type(entry.type));
     const torch::Tensor view =
         elements.as_strided(entry.shape, entry.strides, static_cast<int64_t>(entry.storage_offset));
-    // Converted and moved here, so that nothing can go wrong once the module is written to.
-    tensors.push_back(view.to(match.target.options()));
+    // Moved here, since another device can run out of memory and nothing may fail once the module
+    // is written to. On the CPU the last copy converts, without memory of its own.
+    tensors.push_back(match.target.is_cpu() ? view : view.to(match.target.options()));
   }
   return tensors;
 }
@@ -165,11 +210,7 @@ void append_names(std::string& text, std::string_view title,
 StateDictReport load(torch::nn::Module& module, const std::string& path,
                      const LoadStateDictOptions& options) {
   const State state = state_of(module);
-  for (const auto& item : state) {
-    TORCH_CHECK_VALUE(!item.value().is_inference() || c10::InferenceMode::is_enabled(),
-                      "[load_state_dict] module: expected parameters that can be written to, got ",
-                      item.key(), ", an inference tensor; call it under c10::InferenceMode");
-  }
+  for (const auto& item : state) check_target(item.key(), item.value());
   const io::InputFile file(path);
   const io::TensorIndex index = io::read_tensor_index(file, options.key());
   Matching matching(state, options);
@@ -243,6 +284,18 @@ std::string StateDictReport::text() const {
         c10::str("\n  ", mismatch.name, ": expected ", mismatch.expected, ", got ", mismatch.got);
   }
   return text;
+}
+
+LoadStateDictOptions multihead_attention_options(const std::string& prefix) {
+  LoadStateDictOptions::SplitMap split;
+  for (const char* kind : {"weight", "bias"}) {
+    auto& parts = split[std::string("in_proj_") + kind];
+    for (const char* layer : {"q_linear.", "k_linear.", "v_linear."}) {
+      parts.push_back(std::string(layer) + kind);
+    }
+  }
+  return LoadStateDictOptions().strip_prefix(prefix).split(split).map_prefixes(
+      {{"out_proj.", "output_linear."}});
 }
 
 StateDictReport load_state_dict(torch::nn::Module& module, const std::string& file,

@@ -34,7 +34,7 @@ std::string in_quotes(std::string_view text) {
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::vector<std::string> numbers;
   for (const std::int64_t dimension : shape) numbers.push_back(std::to_string(dimension));
-  return formatted("({})", joined(numbers, ", "));
+  return formatted("({}{})", joined(numbers, ", "), numbers.size() == 1 ? "," : "");
 }
 
 }  // namespace self_attention::io

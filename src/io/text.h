@@ -14,7 +14,7 @@ std::string joined(std::span<const std::string> texts, std::string_view separato
 /// ASCII escaped (a hostile name must not steer a terminal or break a log's encoding).
 std::string in_quotes(std::string_view text);
 
-/// "(2, 3)"; "()" for a scalar.
+/// "(2, 7)", "(7,)", "()".
 std::string shape_text(std::span<const std::int64_t> shape);
 
 }  // namespace self_attention::io

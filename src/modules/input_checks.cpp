@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <array>
 
+#include "io/element_type.h"
+#include "io/text.h"
+#include "io/torch_types.h"
+
 namespace self_attention {
 namespace {
 
@@ -39,38 +43,12 @@ bool dtype_fits(torch::ScalarType input, torch::ScalarType parameter, torch::Dev
 }  // namespace
 
 std::string dtype_text(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat64:
-      return "float64";
-    case torch::kFloat32:
-      return "float32";
-    case torch::kBFloat16:
-      return "bfloat16";
-    case torch::kFloat16:
-      return "float16";
-    case torch::kInt64:
-      return "int64";
-    case torch::kInt32:
-      return "int32";
-    case torch::kInt16:
-      return "int16";
-    case torch::kInt8:
-      return "int8";
-    case torch::kUInt8:
-      return "uint8";
-    case torch::kBool:
-      return "bool";
-    default:
-      return c10::toString(type);
-  }
+  const auto element = io::element_type(type);
+  return element ? std::string(io::element_name(*element)) : c10::toString(type);
 }
 
 std::string shape_text(torch::IntArrayRef shape) {
-  std::string text = "(";
-  for (const int64_t size : shape) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  }
-  return text + (shape.size() == 1 ? ",)" : ")");
+  return io::shape_text({shape.data(), shape.size()});
 }
 
 std::string message(std::string_view who, std::string_view argument, std::string_view expected,

@@ -1,7 +1,13 @@
-// Reads a state dict into a module of buffers and writes it again, for tests in Python:
-//   checkpoint_probe IN OUT KEY NAME:DTYPE:SIZES...      SIZES as 2x3, or nothing for a scalar
+// What tests in Python have done in C++:
+//   checkpoint_probe copy IN OUT KEY NAME:DTYPE:SIZES...
+//       reads a state dict into a module of buffers and writes it again; SIZES are 2x3, or nothing
+//       for a scalar
+//   checkpoint_probe forward VARIANT EMBED HEADS WEIGHTS PREFIX IN OUT NAME:DTYPE:SIZES...
+//       runs a module with weights from one file on the inputs of another, by name, and writes
+//       `output`; VARIANT may be multihead_attention for a layer of torch.nn
 
 #include <self_attention/io/checkpoint.h>
+#include <self_attention/self_attention.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
@@ -44,16 +50,61 @@ void add_buffer(torch::nn::Module& root, const std::string& description) {
   module->register_buffer(last, torch::zeros(shape, kTypes.at(dtype)));
 }
 
+using Arguments = std::vector<std::string>;
+
+void add_buffers(torch::nn::Module& module, const Arguments& arguments, std::size_t from) {
+  for (std::size_t i = from; i < arguments.size(); ++i) add_buffer(module, arguments[i]);
+}
+
+void copy(const Arguments& arguments) {
+  torch::nn::Module module("probe");
+  add_buffers(module, arguments, 4);
+  self_attention::load_state_dict(module, arguments.at(1),
+                                  self_attention::LoadStateDictOptions().key(arguments.at(3)));
+  self_attention::save_state_dict(module, arguments.at(2));
+}
+
+template <typename Holder>
+torch::Tensor run(const Arguments& arguments, const torch::nn::Module& inputs,
+                  const self_attention::LoadStateDictOptions& options) {
+  Holder module(std::stoll(arguments.at(2)), std::stoll(arguments.at(3)));
+  const auto tensors = inputs.named_buffers();
+  module->to(tensors["query"].scalar_type());
+  self_attention::load_state_dict(*module, arguments.at(4), options);
+  const torch::Tensor mask = tensors.contains("mask") ? tensors["mask"] : torch::Tensor();
+  return module->forward(tensors["values"], tensors["keys"], tensors["query"], mask);
+}
+
+void forward(const Arguments& arguments) {
+  const std::string& variant = arguments.at(1);
+  const std::string& prefix = arguments.at(5);
+  torch::nn::Module inputs("inputs");
+  add_buffers(inputs, arguments, 8);
+  self_attention::load_state_dict(inputs, arguments.at(6));
+  const torch::NoGradGuard no_grad;
+  const auto options = self_attention::LoadStateDictOptions().strip_prefix(prefix);
+  torch::nn::Module result("result");
+  torch::Tensor output;
+  if (variant == "shared_projection") {
+    output = run<self_attention::SharedProjectionAttention>(arguments, inputs, options);
+  } else if (variant == "full_projection") {
+    output = run<self_attention::FullProjectionAttention>(arguments, inputs, options);
+  } else if (variant == "inferred_length") {
+    output = run<self_attention::InferredLengthAttention>(arguments, inputs, options);
+  } else {
+    output = run<self_attention::FullProjectionAttention>(
+        arguments, inputs, self_attention::multihead_attention_options(prefix));
+  }
+  result.register_buffer("output", output);
+  self_attention::save_state_dict(result, arguments.at(7));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const Arguments arguments(argv + 1, argv + argc);
   try {
-    torch::nn::Module module("probe");
-    for (std::size_t i = 3; i < arguments.size(); ++i) add_buffer(module, arguments[i]);
-    self_attention::load_state_dict(module, arguments.at(0),
-                                    self_attention::LoadStateDictOptions().key(arguments.at(2)));
-    self_attention::save_state_dict(module, arguments.at(1));
+    arguments.at(0) == "copy" ? copy(arguments) : forward(arguments);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
     return 1;

@@ -4,6 +4,7 @@
 #include <self_attention/io/checkpoint.h>
 #include <self_attention/self_attention.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/optim/adam.h>
 #include <torch/serialize.h>
 
 #include <filesystem>
@@ -130,9 +131,99 @@ TEST_F(Checkpoint, DtypesAreConvertedOnRequest) {
   SharedProjectionAttention wide(8, 2);
   wide->to(torch::kFloat64);
   EXPECT_TRUE(throws<c10::ValueError>([&] { load_state_dict(*wide, path("narrow.safetensors")); },
-                                      {"fc_out.bias: expected float64 (8), got float32 (8)"}));
+                                      {"fc_out.bias: expected float64 (8,), got float32 (8,)"}));
   load_state_dict(*wide, path("narrow.safetensors"), LoadStateDictOptions().convert_dtype(true));
   EXPECT_TRUE(bit_equal(wide->fc_out->bias, saved->fc_out->bias.to(torch::kFloat64)));
+}
+
+TEST_F(Checkpoint, AStackedTensorIsSplitIntoEqualParts) {
+  torch::nn::Module stacked("stacked");
+  const auto in_weight = torch::arange(192, torch::kFloat).view({24, 8});
+  const auto in_bias = torch::arange(24, torch::kFloat);
+  stacked.register_buffer("in_proj_weight", in_weight);
+  stacked.register_buffer("in_proj_bias", in_bias);
+  const auto out = stacked.register_module("out_proj", torch::nn::Linear(8, 8));
+  save_state_dict(stacked, path("stacked.pt"));
+  FullProjectionAttention module(8, 2);
+  load_state_dict(*module, path("stacked.pt"), multihead_attention_options());
+  EXPECT_TRUE(bit_equal(module->q_linear->weight, in_weight.slice(0, 0, 8)));
+  EXPECT_TRUE(bit_equal(module->k_linear->weight, in_weight.slice(0, 8, 16)));
+  EXPECT_TRUE(bit_equal(module->v_linear->bias, in_bias.slice(0, 16, 24)));
+  EXPECT_TRUE(bit_equal(module->output_linear->weight, out->weight));
+
+  const auto before = contents(*module);
+  auto options = multihead_attention_options();
+  options.split()["in_proj_bias"].resize(1);
+  EXPECT_TRUE(throws<c10::ValueError>(
+      [&] { load_state_dict(*module, path("stacked.pt"), options); },
+      {"q_linear.bias: expected float32 (8,), got float32 (24,)", "missing: ", "v_linear.bias"}));
+  options.split()["in_proj_bias"].assign(5, "q_linear.bias");
+  EXPECT_TRUE(throws<c10::ValueError>(
+      [&] { load_state_dict(*module, path("stacked.pt"), options); },
+      {"in_proj_bias: expected 5 equal parts along its first dimension, got float32 (24,)"}));
+  options.split()["in_proj_bias"].clear();
+  EXPECT_TRUE(
+      throws<c10::ValueError>([&] { load_state_dict(*module, path("stacked.pt"), options); },
+                              {"options.split: expected names for in_proj_bias, got none"}));
+  EXPECT_TRUE(same_contents(contents(*module), before));
+}
+
+TEST_F(Checkpoint, UndefinedBuffersAreLeftOut) {
+  const auto options = torch::nn::BatchNormOptions(4).track_running_stats(false);
+  torch::nn::BatchNorm1d saved(options);
+  saved->weight.detach().uniform_();
+  for (const char* name : {"norm.pt", "norm.safetensors"}) {
+    save_state_dict(*saved, path(name));
+    torch::nn::BatchNorm1d loaded(options);
+    EXPECT_TRUE(load_state_dict(*loaded, path(name)).matches());
+    EXPECT_TRUE(bit_equal(loaded->weight, saved->weight));
+  }
+}
+
+TEST_F(Checkpoint, TensorsThatCannotBeWrittenToAreRefusedBeforeAnyIsWritten) {
+  torch::nn::Module saved("saved");
+  saved.register_buffer("a", torch::ones({3}));
+  saved.register_buffer("b", torch::ones({3}));
+  save_state_dict(saved, path("a.pt"));
+  const auto meta = torch::TensorOptions().device(torch::kMeta);
+  const std::vector<std::pair<torch::Tensor, std::string>> refused = {
+      {torch::zeros({1}).expand(3), "got b, one whose elements share memory"},
+      {torch::zeros({3}, meta), "got b, one on the meta device"},
+      {torch::zeros({3}).to_sparse(), "got b, one that is not dense"},
+  };
+  for (const auto& [tensor, words] : refused) {
+    torch::nn::Module module("module");
+    const auto first = module.register_buffer("a", torch::zeros({3}));
+    module.register_buffer("b", tensor);
+    EXPECT_TRUE(
+        throws<c10::ValueError>([&] { load_state_dict(module, path("a.pt")); },
+                                {"[load_state_dict] module: expected tensors that can", words}));
+    EXPECT_TRUE(bit_equal(first, torch::zeros({3})));
+  }
+}
+
+/// One step of training on fixed numbers.
+void train(SharedProjectionAttention& module, torch::optim::Optimizer& optimizer) {
+  const auto x = torch::linspace(-1, 1, 2 * 3 * 8).view({2, 3, 8});
+  optimizer.zero_grad();
+  module->forward(x, x, x).square().sum().backward();
+  optimizer.step();
+}
+
+TEST_F(Checkpoint, AnOptimizerGoesOnFromACppArchive_R33) {
+  SharedProjectionAttention first(8, 2);
+  torch::optim::Adam adam(first->parameters(), torch::optim::AdamOptions(0.01));
+  for (int i = 0; i < 2; ++i) train(first, adam);
+  torch::save(first, path("module.pt"));
+  torch::save(adam, path("adam.pt"));
+  SharedProjectionAttention second(8, 2);
+  load_state_dict(*second, path("module.pt"));
+  torch::optim::Adam other(second->parameters(), torch::optim::AdamOptions(0.5));
+  torch::load(other, path("adam.pt"));
+  EXPECT_EQ(other.param_groups()[0].options().get_lr(), 0.01);
+  train(first, adam);
+  train(second, other);
+  EXPECT_TRUE(same_contents(contents(*second), contents(*first)));
 }
 
 TEST_F(Checkpoint, FilesThatCannotBeUsedAreRefused) {

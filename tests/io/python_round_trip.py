@@ -2,8 +2,9 @@
 python_round_trip.py CHECKPOINT_PROBE SELF_ATTENTION_BINARY
 
 Every format that Python writes, every dtype, strided and shared storages, empty tensors and scalars;
-what C++ wrote is read with torch.load at its defaults and with the safetensors package. Also which
-files are refused, and that a killed save never loses the old file.
+what C++ wrote is read with torch.load at its defaults and with the safetensors package. Modules that
+loaded Python's weights give Python's outputs, single layers of larger models too. Also what reading
+costs in memory, which files are refused, and that a killed save never loses the old file.
 """
 
 import collections
@@ -101,9 +102,13 @@ WRITERS = {
 }
 
 
+def described(state):
+    return [f"{name}:{dtype_name(t.dtype)}:{'x'.join(map(str, t.shape))}" for name, t in state.items()]
+
+
 def probe(source, target, state, key=""):
-    buffers = [f"{name}:{dtype_name(t.dtype)}:{'x'.join(map(str, t.shape))}" for name, t in state.items()]
-    return subprocess.run([PROBE, source, target, key, *buffers], capture_output=True, text=True)
+    command = [PROBE, "copy", source, target, key, *described(state)]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 class RoundTrip(unittest.TestCase):
@@ -128,15 +133,106 @@ class RoundTrip(unittest.TestCase):
                     self.assertEqual(loaded[key].shape, tensor.shape, key)
                     self.assertTrue(torch.equal(bits(loaded[key]), bits(tensor)), key)
 
-    def test_a_layer_of_a_whole_model_runs_alike(self):
-        linear = torch.nn.Linear(4, 3)
-        torch.save(linear.state_dict(), self.folder / "linear.pt")
-        run = probe(self.folder / "linear.pt", self.folder / "out.pt", linear.state_dict())
+    def forward(self, variant, embed, heads, weights, inputs, prefix=""):
+        """The output of a C++ module with the weights of a file."""
+        save_file({name: t.contiguous() for name, t in inputs.items()}, self.folder / "inputs")
+        command = [PROBE, "forward", variant, str(embed), str(heads), weights, prefix]
+        command += [self.folder / "inputs", self.folder / "output.safetensors", *described(inputs)]
+        # As many threads as here: sums depend on how they are split.
+        environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+        run = subprocess.run(command, capture_output=True, text=True, env=environment)
         self.assertEqual(run.returncode, 0, run.stderr)
-        other = torch.nn.Linear(4, 3)
-        other.load_state_dict(torch.load(self.folder / "out.pt"))
-        x = torch.randn(2, 4)
-        self.assertTrue(torch.equal(other(x), linear(x)))
+        return load_file(self.folder / "output.safetensors")["output"]
+
+    def test_outputs_after_loading_are_pythons(self):
+        classes = {
+            "shared_projection": (reference_modules.SharedProjectionAttention, 8, 2),
+            "full_projection": (reference_modules.FullProjectionAttention, 8, 1),
+            "inferred_length": (reference_modules.InferredLengthAttention, 5, 2),
+        }
+        for (variant, (module_class, embed, heads)), (name, write) in itertools.product(
+            classes.items(), WRITERS.items()
+        ):
+            if name == "named_key":
+                continue
+            for dtype in FLOATING:
+                with self.subTest(variant=variant, source=name, dtype=dtype):
+                    torch.manual_seed(1)
+                    module = module_class(embed, heads).to(dtype)
+                    write(module.state_dict(), self.folder / "model")
+                    length = 4 if variant == "inferred_length" else 5  # the former infers 5
+                    inputs = {n: torch.randn(2, length, embed).to(dtype) for n in ("values", "keys", "query")}
+                    if dtype != torch.float16:  # where Python refuses masks
+                        inputs["mask"] = torch.ones(5, 5).tril()
+                    with torch.no_grad():
+                        expected = module(*inputs.values())
+                    actual = self.forward(variant, embed, heads, self.folder / "model", inputs)
+                    self.assertEqual(actual.shape, expected.shape)
+                    self.assertTrue(torch.equal(bits(actual), bits(expected)))
+
+    def test_a_layer_of_a_whole_transformer_runs_alike(self):
+        torch.manual_seed(2)
+        model = torch.nn.Transformer(
+            16, 4, num_encoder_layers=2, num_decoder_layers=2, dim_feedforward=32, batch_first=True
+        ).double().eval()
+        for parameter in model.parameters():  # biases start at zero, which would hide a wrong one
+            torch.nn.init.normal_(parameter)
+        checkpoint = {"model": {f"module.{n}": t for n, t in model.state_dict().items()}, "epoch": 3}
+        torch.save(checkpoint, self.folder / "transformer.pt")
+        inputs = {n: torch.randn(2, 5, 16, dtype=torch.float64) for n in ("values", "keys", "query")}
+        padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+        inputs["mask"] = ~padding.view(2, 1, 1, 5)
+        layers = {
+            "module.encoder.layers.1.self_attn.": model.encoder.layers[1].self_attn,
+            "module.decoder.layers.0.multihead_attn.": model.decoder.layers[0].multihead_attn,
+        }
+        for prefix, layer in layers.items():
+            with self.subTest(layer=prefix), torch.no_grad():
+                expected, _ = layer(
+                    inputs["query"], inputs["keys"], inputs["values"], key_padding_mask=padding, need_weights=False
+                )
+                actual = self.forward(
+                    "multihead_attention", 16, 4, self.folder / "transformer.pt", inputs, prefix
+                )
+                torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
+
+    def test_a_layer_of_a_transformer_of_the_original_class_runs_alike(self):
+        torch.manual_seed(3)
+        layers = torch.nn.ModuleList(
+            torch.nn.ModuleDict(
+                {"attention": reference_modules.SharedProjectionAttention(8, 2), "norm": torch.nn.LayerNorm(8)}
+            )
+            for _ in range(3)
+        )
+        model = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"layers": layers})})
+        torch.save({"state_dict": model.state_dict(), "optimizer": {}}, self.folder / "whole.ckpt")
+        inputs = {n: torch.randn(2, 5, 8) for n in ("values", "keys", "query")}
+        inputs["mask"] = torch.ones(5, 5).tril()
+        with torch.no_grad():
+            expected = layers[1]["attention"](*inputs.values())
+        actual = self.forward(
+            "shared_projection", 8, 2, self.folder / "whole.ckpt", inputs, "encoder.layers.1.attention."
+        )
+        self.assertTrue(torch.equal(actual, expected))
+
+    def test_reading_costs_no_more_memory_than_the_file(self):
+        def peak(write, count):
+            """The largest resident size of a process that loads so many numbers and saves them."""
+            state = {"weight": torch.ones(count)}
+            write(state, self.folder / "large")
+            command = [PROBE, "copy", self.folder / "large", self.folder / "out.pt", ""]
+            process = subprocess.Popen([*command, *described(state)])
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 0)
+            return usage.ru_maxrss * 1024
+
+        count = 2**26
+        size = 4 * count
+        for name in ("dict", "legacy", "safetensors"):
+            with self.subTest(source=name):
+                module = size  # what the probe's module holds beside the file's bytes
+                self.assertLess(peak(WRITERS[name], count) - peak(WRITERS[name], 1) - module, 1.1 * size)
 
     def test_whole_objects_are_refused_and_nothing_runs(self):
         class Trap:
@@ -182,7 +278,7 @@ class RoundTrip(unittest.TestCase):
         torch.save(state, target)
         random.seed(0)
         for _ in range(100):
-            process = subprocess.Popen([PROBE, source, target, "", "weight:float32:500000"])
+            process = subprocess.Popen([PROBE, "copy", source, target, "", "weight:float32:500000"])
             time.sleep(random.uniform(0, 0.5))
             process.send_signal(signal.SIGKILL)
             process.wait()

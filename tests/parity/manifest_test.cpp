@@ -117,7 +117,7 @@ const std::vector<Spoiled> kTensor = {
      {"float64.gradient.fc_out.bias is missing"}},
     {"GradientShape",
      [](Json&, Json& entry) { tensor(entry, "gradient.fc_out.bias")["shape"] = {1}; },
-     {"gradient.fc_out.bias", "(1)"}},
+     {"gradient.fc_out.bias", "(1,)"}},
     {"Float64Missing",
      [](Json&, Json& entry) { entry["tensors"].erase("float64.output"); },
      {"float64.output is missing"}},

@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"StrideIsNegative", one({.strides = pickled::integers({-3, 1})}),
                   "strides: expected a number from 0 to 2^63-1, found -3"},
         Malformed{"StridesOfAnotherRank", one({.strides = pickled::integers({1})}),
-                  "shape (2, 3) does not fit strides (1)"},
+                  "shape (2, 3) does not fit strides (1,)"},
         Malformed{"ShapeOverflows",
                   one({.shape = std::string("(") + pickled::long_integer(1LL << 40) +
                                 pickled::long_integer(1LL << 40) + "t",

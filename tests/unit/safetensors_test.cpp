@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"OffsetsInReverse", safetensors(one_tensor(R"("F32")", "[1]", "[4,0]"), 4),
                   "data_offsets: expected [begin, end], found (4, 0)"},
         Malformed{"RangeUnlikeTheShape", safetensors(one_tensor(R"("F32")", "[2]"), 4),
-                  R"(tensor "w": expected 8 bytes for float32 (2), found 4)"},
+                  R"(tensor "w": expected 8 bytes for float32 (2,), found 4)"},
         Malformed{"Overlap", safetensors(kPair + "[2,6]}}", 6),
                   R"(tensor "b": expected data from byte 4, found it from 2: the data overlap)"},
         Malformed{

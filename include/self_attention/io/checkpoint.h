@@ -12,6 +12,7 @@ namespace self_attention {
 /// What load_state_dict takes from a file, and what it does about differences.
 struct SELF_ATTENTION_API LoadStateDictOptions {
   using PrefixMap = std::map<std::string, std::string>;
+  using SplitMap = std::map<std::string, std::vector<std::string>>;
 
   /// Whether a difference between file and module is an error. Otherwise what fits is loaded and
   /// the report says what did not.
@@ -26,14 +27,23 @@ struct SELF_ATTENTION_API LoadStateDictOptions {
   TORCH_ARG(std::string, strip_prefix) = "";
   /// Then, the longest key that a name begins with is replaced by its value.
   TORCH_ARG(PrefixMap, map_prefixes) = {};
+  /// Tensors that the file stacks along their first dimension: the name that the whole has after
+  /// the prefixes, and in order those that its equal parts have in the module.
+  TORCH_ARG(SplitMap, split) = {};
 };
+
+/// Options that load a torch.nn.MultiheadAttention, with bias and one embed_dim, into a
+/// FullProjectionAttention: in_proj_weight and in_proj_bias (3E rows) become q_linear, k_linear and
+/// v_linear, and out_proj becomes output_linear. `prefix` says where the layer stands in the file:
+/// "encoder.layers.0.self_attn." in that of a torch.nn.Transformer.
+SELF_ATTENTION_API LoadStateDictOptions multihead_attention_options(const std::string& prefix = "");
 
 /// How a state dict differs from a module.
 struct SELF_ATTENTION_API StateDictReport {
   struct Mismatch {
     std::string name;
-    std::string expected;  ///< "float32 (8, 8)"
-    std::string got;       ///< "float64 (8, 8)", "an object of class ..."
+    std::string expected;  ///< "float32 (8,)"
+    std::string got;       ///< "float64 (8,)", "an object of class ..."
   };
   std::vector<std::string> missing;     ///< the module has them, the file has not
   std::vector<std::string> unexpected;  ///< the file has them, the module has not
@@ -52,11 +62,14 @@ struct SELF_ATTENTION_API StateDictReport {
 /// module's. Shapes must agree; dtypes too unless convert_dtype is set.
 ///
 /// All or nothing: on any error the module is as it was. Throws c10::ValueError with the whole
-/// report where strict is set and something differs, and for a file that cannot be read.
+/// report where strict is set and something differs, for a file that cannot be read, and for
+/// parameters that cannot be written to (sparse, meta, expanded or inference tensors).
 ///
 /// Safe on files from strangers: nothing in them is executed, an object that is not part of a state
-/// dict is only named, sizes are checked against the file before memory is taken, and at most the
-/// file's size is allocated. torch::jit::load and torch::load make no such promise.
+/// dict is only named, and sizes are checked against the file before memory is taken. Tensors cost
+/// at most the file's size beside the module, also where dtypes are converted; the list of what is
+/// in the file costs at most 64 MiB more than the file's size, however it was crafted.
+/// torch::jit::load and torch::load make no such promise.
 SELF_ATTENTION_API StateDictReport load_state_dict(torch::nn::Module& module,
                                                    const std::string& file,
                                                    const LoadStateDictOptions& options = {});
@@ -66,8 +79,9 @@ SELF_ATTENTION_API StateDictReport load_state_dict(torch::nn::Module& module,
 /// The name decides the format: `.safetensors`, or `.pt` and `.pth` for a file that Python's
 /// torch.load opens at its defaults (weights_only=True) into a dict that load_state_dict takes.
 /// Appears whole or not at all: written beside `file`, synced and renamed, so that a crash or a
-/// full disk leaves an older file as it was. Throws c10::ValueError for another ending, for tensors
-/// that are not dense or of an unsupported dtype, and where the file cannot be written.
+/// full disk leaves an older file as it was (a killed process leaves `.FILE.*.tmp` too). Throws
+/// c10::ValueError for another ending, for tensors that are not dense or of an unsupported dtype,
+/// and where the file cannot be written.
 SELF_ATTENTION_API void save_state_dict(const torch::nn::Module& module, const std::string& file);
 
 }  // namespace self_attention
