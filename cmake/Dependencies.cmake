@@ -8,8 +8,13 @@ endif()
 # ships a newer fmt of its own beside its headers, which a linked libfmt would not match.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(Threads REQUIRED)
-find_package(ZLIB REQUIRED)
+# Debian's libdeflate has no package file for CMake.
+find_path(SELF_ATTENTION_LIBDEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)
+find_library(SELF_ATTENTION_LIBDEFLATE_LIBRARY deflate REQUIRED)
+add_library(self_attention_libdeflate INTERFACE)
+target_include_directories(self_attention_libdeflate SYSTEM
+                           INTERFACE ${SELF_ATTENTION_LIBDEFLATE_INCLUDE_DIR})
+target_link_libraries(self_attention_libdeflate INTERFACE ${SELF_ATTENTION_LIBDEFLATE_LIBRARY})
 if(SELF_ATTENTION_BUILD_TOOLS OR SELF_ATTENTION_BUILD_TESTS)
   find_package(CLI11 REQUIRED)
 endif()

@@ -1,10 +1,9 @@
 #include "io/zip_writer.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <initializer_list>
 
+#include "io/checksum.h"
 #include "io/format_error.h"
 #include "io/formatted.h"
 #include "io/little_endian.h"
@@ -66,8 +65,7 @@ void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
     throw FormatError(formatted("{}: a zip archive allows names of {} bytes, got {}", file_.path(),
                                 zip::kIn64Short, name.size()));
   }
-  const auto crc = static_cast<std::uint32_t>(
-      ::crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size()));
+  const std::uint32_t crc = crc32(data);
   const bool is_64 = data.size() >= zip64_from_;
   std::string extra;
   if (is_64) append_zip64_field(extra, {data.size(), data.size()});

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <zlib.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "io/checksum.h"
 #include "io/safetensors.h"
 #include "support/temporary_folder.h"
 
@@ -55,9 +55,8 @@ class ReferenceCopy {
   void correct_checksum(nlohmann::ordered_json& entry, const std::string& role) const {
     const io::SafetensorsEntry tensor = stored(entry, role);
     const std::string bytes = read(data_path()).substr(tensor.offset, tensor.bytes);
-    const auto* data = reinterpret_cast<const Bytef*>(bytes.data());
     char digits[9];
-    std::snprintf(digits, sizeof(digits), "%08lx", crc32_z(0, data, bytes.size()));
+    std::snprintf(digits, sizeof(digits), "%08x", io::crc32(std::as_bytes(std::span(bytes))));
     entry["tensors"][role]["crc32"] = digits;
   }
 

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <zlib.h>
-
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "io/checksum.h"
 #include "support/bytes.h"
 
 namespace self_attention::io_test {
@@ -50,8 +50,7 @@ inline std::string build_zip(const std::vector<BuiltEntry>& entries,
     const auto size = static_cast<std::int64_t>(entry.data.size());
     const auto offset = static_cast<std::int64_t>(out.size()) + entry.offset_change;
     const auto crc = entry.crc_change +
-                     static_cast<std::int64_t>(::crc32_z(
-                         0, reinterpret_cast<const Bytef*>(entry.data.data()), entry.data.size()));
+                     static_cast<std::int64_t>(io::crc32(std::as_bytes(std::span(entry.data))));
     const std::string start = u16(entry.flags) + u16(entry.method) + fixed_time;
     const std::string& local_name = entry.local_name.empty() ? entry.name : entry.local_name;
     const bool open = (entry.flags & 8) != 0;

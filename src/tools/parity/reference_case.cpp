@@ -1,7 +1,6 @@
 #include "tools/parity/reference_case.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "io/checksum.h"
 #include "io/format_error.h"
 #include "io/input_file.h"
 #include "io/safetensors.h"
@@ -21,11 +21,6 @@ namespace {
 
 /// Real layouts leave few gaps; a manifest must not make us allocate without end.
 constexpr std::uint64_t kLargestStorage = std::uint64_t{1} << 30;
-
-std::uint32_t checksum(std::span<const std::byte> bytes) {
-  const auto* data = reinterpret_cast<const Bytef*>(bytes.data());
-  return static_cast<std::uint32_t>(crc32_z(0, data, bytes.size()));
-}
 
 /// Elements from the first to the last that the strides reach. Throws where that exceeds
 /// kLargestStorage bytes.
@@ -150,7 +145,7 @@ StridedTensor ReferenceReader::load_tensor(const DataFile& data, const CaseRecor
   }
   std::vector<std::byte> bytes(entry->bytes);
   data.file.read(entry->offset, bytes);
-  if (const std::uint32_t actual = checksum(bytes); actual != expected.crc32) {
+  if (const std::uint32_t actual = io::crc32(bytes); actual != expected.crc32) {
     refuse(fmt::format(
         "the manifest says checksum {:08x}, the file has {:08x}: one of them was altered",
         expected.crc32, actual));
