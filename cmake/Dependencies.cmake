@@ -8,6 +8,9 @@ endif()
 # ships a newer fmt of its own beside its headers, which a linked libfmt would not match.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+# Highway's headers alone: its library would only tell what the CPU can do.
+find_path(SELF_ATTENTION_HIGHWAY_INCLUDE_DIR hwy/highway.h REQUIRED)
 # Debian's libdeflate has no package file for CMake.
 find_path(SELF_ATTENTION_LIBDEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)
 find_library(SELF_ATTENTION_LIBDEFLATE_LIBRARY deflate REQUIRED)

@@ -5,6 +5,7 @@
 #include "backends/reference/masked_softmax.h"
 #include "modules/input_checks.h"
 #include "modules/option_checks.h"
+#include "ops/attention_op.h"
 
 namespace self_attention {
 namespace {
@@ -31,6 +32,7 @@ struct FullParameters {
   const torch::Tensor& output_weight;
   const torch::Tensor& output_bias;
   int64_t num_heads;
+  Backend backend;
 };
 
 /// (N, L, E) -> (N, 1, L, E), by the Python class's two operations at one head.
@@ -72,7 +74,7 @@ ScoreShape check_arguments(std::string_view who, const FullInputs& inputs,
   const torch::Tensor& keys = inputs.keys_or_values();
   const torch::Tensor& query = inputs.query_or_values();
   const NamedTensors named = {{"values", inputs.values}, {"keys", keys}, {query_name, query}};
-  check_inputs(who, named, parameters.output_bias);
+  check_inputs(who, named, {"the parameters", parameters.output_bias});
   check_recordable(who, expected, named);
   check_sequence_shapes(who, named, embed);
   const ScoreShape scores = {query.size(0), parameters.num_heads, query.size(1), keys.size(1)};
@@ -99,12 +101,15 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
       split_heads(torch::linear(values, parameters.v_weight, parameters.v_bias), heads);
 
   const double divisor = std::pow(static_cast<double>(embed / heads), 0.5);
-  const torch::Tensor weights =
-      reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)), inputs.mask, divisor);
-  const torch::Tensor merged = torch::matmul(weights, v)
-                                   .permute({0, 2, 1, 3})
-                                   .contiguous()
-                                   .view({scores.batch, scores.query_length, embed});
+  const AttentionArguments arguments = {q, k, v, inputs.mask, 1 / divisor, /*is_causal=*/false};
+  const torch::Tensor attended =
+      runs_fused(who, parameters.backend, arguments)
+          ? call_attention(arguments)
+          : torch::matmul(reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)),
+                                                    inputs.mask, divisor),
+                          v);
+  const torch::Tensor merged =
+      attended.permute({0, 2, 1, 3}).contiguous().view({scores.batch, scores.query_length, embed});
   return torch::linear(merged, parameters.output_weight, parameters.output_bias);
 }
 
@@ -118,10 +123,10 @@ torch::Tensor full_projection_attention(const torch::Tensor& values, const torch
                                         const torch::Tensor& k_weight, const torch::Tensor& k_bias,
                                         const torch::Tensor& v_weight, const torch::Tensor& v_bias,
                                         const torch::Tensor& output_weight,
-                                        const torch::Tensor& output_bias, int64_t num_heads) {
+                                        const torch::Tensor& output_bias, int64_t num_heads, Backend backend) {
   return attend("full_projection_attention", {values, keys, query, mask},
                 {q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, output_weight, output_bias,
-                 num_heads});
+                 num_heads, backend});
 }
 
 }  // namespace functional
@@ -162,7 +167,7 @@ torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
   return attend(
       "FullProjectionAttention", {values, keys, query, mask},
       {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias, v_linear->weight,
-       v_linear->bias, output_linear->weight, output_linear->bias, options.num_heads()});
+       v_linear->bias, output_linear->weight, output_linear->bias, options.num_heads(), options.backend()});
 }
 
 }  // namespace self_attention

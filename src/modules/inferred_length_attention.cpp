@@ -52,7 +52,7 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
         ": the reshape moves elements between axes, as in Python. Batches that agree and "
         "heads that divide embed_size avoid it.");
   }
-  return shared_heads_attention(inputs, parameters, scores);
+  return shared_heads_attention(who, inputs, parameters, scores);
 }
 
 }  // namespace
@@ -65,9 +65,9 @@ torch::Tensor inferred_length_attention(const torch::Tensor& values, const torch
                                         const torch::Tensor& keys_weight,
                                         const torch::Tensor& queries_weight,
                                         const torch::Tensor& fc_out_weight,
-                                        const torch::Tensor& fc_out_bias, int64_t heads) {
+                                        const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
   return attend("inferred_length_attention", {values, keys, queries, mask},
-                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads});
+                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
 }
 
 }  // namespace functional
@@ -107,7 +107,7 @@ torch::Tensor InferredLengthAttentionImpl::forward(const torch::Tensor& values_,
                                                    const torch::Tensor& mask) {
   return attend("InferredLengthAttention", {values_, keys_, queries_, mask},
                 {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
-                 options.heads()});
+                 options.heads(), options.backend()});
 }
 
 }  // namespace self_attention

@@ -25,10 +25,11 @@ void check_floating(std::string_view who, const NamedTensor& argument) {
                            dtype_text(tensor.scalar_type())));
 }
 
-void check_device(std::string_view who, const NamedTensor& argument, torch::Device device) {
+void check_device(std::string_view who, const NamedTensor& argument, torch::Device device,
+                  std::string_view owner = "the parameters") {
   const auto& [name, tensor] = argument;
   TORCH_CHECK_VALUE(tensor.device() == device,
-                    message(who, name, c10::str("device ", device, ", that of the parameters"),
+                    message(who, name, c10::str("device ", device, ", that of ", owner),
                             c10::str(tensor.device())));
 }
 
@@ -89,15 +90,15 @@ void check_parameters(std::string_view who, std::initializer_list<ExpectedParame
   }
 }
 
-void check_inputs(std::string_view who, NamedTensors inputs, const torch::Tensor& parameter) {
+void check_inputs(std::string_view who, NamedTensors inputs, const NamedTensor& like) {
   for (const NamedTensor& input : inputs) {
     check_dense(who, input);
     check_floating(who, input);
-    check_device(who, input, parameter.device());
+    check_device(who, input, like.tensor.device(), like.name);
     TORCH_CHECK_TYPE(
-        dtype_fits(input.tensor.scalar_type(), parameter.scalar_type(), parameter.device()),
+        dtype_fits(input.tensor.scalar_type(), like.tensor.scalar_type(), like.tensor.device()),
         message(who, input.name,
-                dtype_text(parameter.scalar_type()) + ", the dtype of the parameters",
+                c10::str(dtype_text(like.tensor.scalar_type()), ", the dtype of ", like.name),
                 dtype_text(input.tensor.scalar_type())));
   }
 }

@@ -51,10 +51,10 @@ int64_t check_bias(std::string_view who, const NamedTensor& bias);
 /// same of the four floating dtypes; under autocast these mix as inputs do.
 void check_parameters(std::string_view who, std::initializer_list<ExpectedParameter> parameters);
 
-/// Throws unless the inputs are dense floating tensors on the parameters' device and, outside
-/// autocast, of their dtype. Under autocast floating dtypes mix, except for float64, which autocast
-/// leaves alone.
-void check_inputs(std::string_view who, NamedTensors inputs, const torch::Tensor& parameter);
+/// Throws unless the inputs are dense floating tensors on the device of `like` ("the parameters")
+/// and, outside autocast, of its dtype. Under autocast floating dtypes mix, except for float64,
+/// which autocast leaves alone.
+void check_inputs(std::string_view who, NamedTensors inputs, const NamedTensor& like);
 
 /// Throws unless values and keys, the first two, are (N, K, E) and query, the third, is (N, Q, E).
 void check_sequence_shapes(std::string_view who, NamedTensors values_keys_query,

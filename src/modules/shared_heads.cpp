@@ -4,6 +4,7 @@
 
 #include "backends/reference/masked_softmax.h"
 #include "modules/option_checks.h"
+#include "ops/attention_op.h"
 
 namespace self_attention {
 
@@ -34,11 +35,11 @@ void check_shared_heads(std::string_view who, const SharedHeadInputs& inputs,
   const NamedTensors named = {
       {"values", inputs.values}, {"keys", inputs.keys}, {query_name, inputs.query}};
   check_parameters(who, expected);
-  check_inputs(who, named, parameters.fc_out_bias);
+  check_inputs(who, named, {"the parameters", parameters.fc_out_bias});
   check_recordable(who, expected, named);
 }
 
-torch::Tensor shared_heads_attention(const SharedHeadInputs& inputs,
+torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInputs& inputs,
                                      const SharedHeadParameters& parameters,
                                      const ScoreShape& scores) {
   const auto& [batch, heads, query_length, key_length] = scores;
@@ -54,11 +55,19 @@ torch::Tensor shared_heads_attention(const SharedHeadInputs& inputs,
   const torch::Tensor keys = torch::linear(split_keys, parameters.keys_weight);
   const torch::Tensor queries = torch::linear(split_query, parameters.queries_weight);
 
-  const torch::Tensor energy = torch::einsum("nqhd,nkhd->nhqk", {queries, keys});
   const double divisor = std::pow(static_cast<double>(parameters.embed_size()), 0.5);
-  const torch::Tensor weights = reference::masked_softmax(energy, inputs.mask, divisor);
-  const torch::Tensor merged = torch::einsum("nhql,nlhd->nqhd", {weights, values})
-                                   .reshape({batch, query_length, heads * head_dim});
+  const AttentionArguments arguments = {queries.transpose(1, 2), keys.transpose(1, 2),
+                                        values.transpose(1, 2),  inputs.mask,
+                                        1 / divisor,             /*is_causal=*/false};
+  torch::Tensor attended;
+  if (runs_fused(who, parameters.backend, arguments)) {
+    attended = call_attention(arguments).transpose(1, 2);
+  } else {
+    const torch::Tensor energy = torch::einsum("nqhd,nkhd->nhqk", {queries, keys});
+    const torch::Tensor weights = reference::masked_softmax(energy, inputs.mask, divisor);
+    attended = torch::einsum("nhql,nlhd->nqhd", {weights, values});
+  }
+  const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});
   return torch::linear(merged, parameters.fc_out_weight, parameters.fc_out_bias);
 }
 

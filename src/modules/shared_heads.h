@@ -1,5 +1,6 @@
 #pragma once
 
+#include <self_attention/ops/attention.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
@@ -19,6 +20,7 @@ struct SharedHeadParameters {
   const torch::Tensor& fc_out_weight;
   const torch::Tensor& fc_out_bias;
   int64_t heads;
+  Backend backend;
 
   int64_t embed_size() const { return fc_out_bias.size(0); }
   int64_t head_dim() const { return embed_size() / heads; }
@@ -50,12 +52,12 @@ struct SharedHeadInputs {
 void check_shared_heads(std::string_view who, const SharedHeadInputs& inputs,
                         std::string_view query_name, const SharedHeadParameters& parameters);
 
-/// The forward pass of SharedProjectionAttention and InferredLengthAttention, operation by
-/// operation that of the Python classes, so that results and gradients are bit-equal.
+/// The forward pass of SharedProjectionAttention and InferredLengthAttention. With Backend::Eager
+/// operation by operation that of the Python classes, so that results and gradients are bit-equal.
 ///
 /// Inputs are reshaped to the sizes in `scores`: values and keys to (N, K, H, d), query to
 /// (N, Q, H, d). Returns (N, Q, E).
-torch::Tensor shared_heads_attention(const SharedHeadInputs& inputs,
+torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInputs& inputs,
                                      const SharedHeadParameters& parameters,
                                      const ScoreShape& scores);
 

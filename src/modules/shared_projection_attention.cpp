@@ -16,7 +16,7 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
   const ScoreShape scores = {inputs.query.size(0), parameters.heads, inputs.query.size(1),
                              inputs.keys.size(1)};
   check_mask(who, inputs.mask, scores, parameters.fc_out_bias.device());
-  return shared_heads_attention(inputs, parameters, scores);
+  return shared_heads_attention(who, inputs, parameters, scores);
 }
 
 }  // namespace
@@ -29,9 +29,9 @@ torch::Tensor shared_projection_attention(const torch::Tensor& values, const tor
                                           const torch::Tensor& keys_weight,
                                           const torch::Tensor& queries_weight,
                                           const torch::Tensor& fc_out_weight,
-                                          const torch::Tensor& fc_out_bias, int64_t heads) {
+                                          const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
   return attend("shared_projection_attention", {values, keys, query, mask},
-                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads});
+                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
 }
 
 }  // namespace functional
@@ -71,7 +71,7 @@ torch::Tensor SharedProjectionAttentionImpl::forward(const torch::Tensor& values
                                                      const torch::Tensor& mask) {
   return attend("SharedProjectionAttention", {values_, keys_, query, mask},
                 {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
-                 options.heads()});
+                 options.heads(), options.backend()});
 }
 
 }  // namespace self_attention

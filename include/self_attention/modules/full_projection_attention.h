@@ -1,6 +1,7 @@
 #pragma once
 
 #include <self_attention/api.h>
+#include <self_attention/ops/attention.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
@@ -22,6 +23,8 @@ struct SELF_ATTENTION_API FullProjectionAttentionOptions {
   TORCH_ARG(int64_t, embed_dim);
   /// H, which must divide embed_dim. Positive.
   TORCH_ARG(int64_t, num_heads);
+  /// Which implementation runs. Auto is fused where no gradients are recorded.
+  TORCH_ARG(Backend, backend) = Backend::Auto;
 };
 
 namespace functional {
@@ -36,7 +39,7 @@ SELF_ATTENTION_API torch::Tensor full_projection_attention(
     const torch::Tensor& mask, const torch::Tensor& q_weight, const torch::Tensor& q_bias,
     const torch::Tensor& k_weight, const torch::Tensor& k_bias, const torch::Tensor& v_weight,
     const torch::Tensor& v_bias, const torch::Tensor& output_weight,
-    const torch::Tensor& output_bias, int64_t num_heads);
+    const torch::Tensor& output_bias, int64_t num_heads, Backend backend = Backend::Auto);
 
 }  // namespace functional
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <self_attention/api.h>
+#include <self_attention/ops/attention.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
@@ -22,6 +23,8 @@ struct SELF_ATTENTION_API SharedProjectionAttentionOptions {
   TORCH_ARG(int64_t, embed_size);
   /// H, which must divide embed_size. Positive.
   TORCH_ARG(int64_t, heads);
+  /// Which implementation runs. Auto is fused where no gradients are recorded.
+  TORCH_ARG(Backend, backend) = Backend::Auto;
 };
 
 namespace functional {
@@ -35,7 +38,7 @@ SELF_ATTENTION_API torch::Tensor shared_projection_attention(
     const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
     const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
     const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
-    const torch::Tensor& fc_out_bias, int64_t heads);
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend = Backend::Auto);
 
 }  // namespace functional
 

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <self_attention/api.h>
+#include <torch/types.h>
+
+#include <string>
+
+namespace self_attention {
+
+/// Which implementation a module or a call of attention() uses.
+enum class Backend {
+  Auto,   ///< the fused kernel where it is eligible and pays, else the reference
+  Eager,  ///< the Python classes' operations one by one: equal to them to the bit
+  Fused,  ///< the fused kernel; an error that says why where it is not eligible
+};
+
+/// Options of attention().
+struct SELF_ATTENTION_API AttentionOptions {
+  /// `scale`: what scores are multiplied with, finite and positive, usually 1/√d.
+  explicit AttentionOptions(double scale) : scale_(scale) {}
+
+  TORCH_ARG(double, scale);
+  /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
+  /// keeps key 0 alone. Together with a mask, a key is kept where both keep it.
+  TORCH_ARG(bool, is_causal) = false;
+};
+
+/// Attention without projections, the op `self_attention::attention`:
+///
+///     score = scale · query keyᵀ, and scale · −1e20 where mask == 0 or causality masks
+///     output = softmax(score) value
+///
+/// query (N, H, Q, d), key (N, H, K, d), value (N, H, K, dv), any strides, one floating dtype and
+/// device; `mask` as in shapes.h, undefined for none. Returns (N, H, Q, dv), whose memory is laid
+/// out (N, Q, H, dv), so that merging the heads costs nothing. A query that keeps no key attends to
+/// all keys evenly, those that causality masks too; no keys (K = 0) give zeros.
+///
+/// On the CPU float32, bfloat16 and float16 run in a fused kernel: one pass, float32 inside, no
+/// (Q, K) matrix in memory, the same bits for every number of threads. A number that is not finite
+/// in a masked key or value may be ignored. Gradients of every kind go through the reference
+/// formula. Also registered for CUDA, Meta, autocast and vmap, and from Python it is
+/// torch.ops.self_attention.attention.
+///
+/// Throws c10::ValueError for a shape, device, layout or scale that does not fit and c10::TypeError
+/// for dtypes. Source: Vaswani et al. 2017, section 3.2.1; the online softmax of the fused kernel
+/// is that of Milakov and Gimelshein 2018.
+SELF_ATTENTION_API torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,
+                                           const torch::Tensor& value, const torch::Tensor& mask,
+                                           const AttentionOptions& options);
+
+/// What attention() would run.
+struct SELF_ATTENTION_API AttentionKernel {
+  std::string name;    ///< "cpu/avx512", "cpu/avx2", …, "cuda/sdpa" or "reference"
+  std::string reason;  ///< why it is the reference; else empty
+};
+
+/// Which kernel attention() runs for such arguments, and why not a fused one. Throws like it.
+SELF_ATTENTION_API AttentionKernel attention_kernel(const torch::Tensor& query,
+                                                    const torch::Tensor& key,
+                                                    const torch::Tensor& value,
+                                                    const torch::Tensor& mask,
+                                                    const AttentionOptions& options);
+
+}  // namespace self_attention

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace self_attention::cpu {
+
+/// Element types of query, key, value and output.
+enum class ElementKind : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
+
+/// Batch, head, row, column; in elements.
+using Strides = std::array<std::int64_t, 4>;
+
+/// A 4-dimensional tensor in memory. Strides may be anything, 0 included.
+struct ConstView {
+  const void* data = nullptr;
+  Strides strides = {};
+};
+
+/// What the bits of a mask's element mean: keep where it is not zero.
+struct MaskView {
+  const void* data = nullptr;  ///< nullptr: no mask
+  Strides strides = {};
+  std::uint8_t element_bytes = 1;  ///< 1, 2, 4 or 8
+  bool has_sign = false;           ///< floating: the sign bit does not count, since -0.0 is zero
+};
+
+/// One call of attention:
+///
+///     score = scale · query keyᵀ, and exactly scale · −1e20 where the mask or causality masks
+///     output = softmax(score) value
+///
+/// Causal keeps key j for query i where j ≤ i. Everything inside is float32.
+struct AttentionProblem {
+  ConstView query;         ///< (batch, heads, query_length, head_dim)
+  ConstView key;           ///< (batch, heads, key_length, head_dim)
+  ConstView value;         ///< (batch, heads, key_length, value_dim)
+  void* output = nullptr;  ///< (batch, heads, query_length, value_dim), last stride 1
+  Strides output_strides = {};
+  MaskView mask;  ///< seen as (batch, heads, query_length, key_length)
+  ElementKind kind = ElementKind::kFloat32;
+  std::size_t batch = 0;
+  std::size_t heads = 0;
+  std::size_t query_length = 0;
+  std::size_t key_length = 0;
+  std::size_t head_dim = 0;
+  std::size_t value_dim = 0;
+  float scale = 1;
+  bool causal = false;
+};
+
+}  // namespace self_attention::cpu

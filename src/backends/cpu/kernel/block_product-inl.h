@@ -1,0 +1,176 @@
+// Per-target include: the register-blocked product, and the packing of its right operand.
+
+#if defined(SELF_ATTENTION_BLOCK_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SELF_ATTENTION_BLOCK_PRODUCT_INL_H_
+#undef SELF_ATTENTION_BLOCK_PRODUCT_INL_H_
+#else
+#define SELF_ATTENTION_BLOCK_PRODUCT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/kernel/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace self_attention::cpu::HWY_NAMESPACE {
+
+/// Columns of a packed panel: two vectors, so that each broadcast of the left operand serves two.
+inline constexpr std::size_t kPanel = 2 * kLanes;
+/// Rows of a register block: with the panel's two vectors they fill the registers there are.
+inline constexpr std::size_t kBlockRows = kLanes == 16 ? 12 : kLanes > 1 ? 6 : 4;
+
+/// c (rows × columns) = row_scale · c + a (rows × depth) · b (depth × panel); without row_scale what
+/// was in c does not count. Each sum runs over the depth in order, so that a row's result does not
+/// depend on the rows beside it.
+struct Product {
+  const float* a;
+  std::size_t a_stride;
+  const float* b;
+  std::size_t depth;
+  float* c;
+  std::size_t c_stride;
+  const float* row_scale;
+};
+
+template <std::size_t kRowCount, std::size_t kVectors>
+HWY_NOINLINE void Multiply(const Product& product) {
+  const F32 d;
+  Floats sums[kRowCount][kVectors];
+#pragma GCC unroll 16
+  for (std::size_t row = 0; row < kRowCount; ++row) {
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      sums[row][v] = hn::Zero(d);
+      if (product.row_scale != nullptr) {
+        sums[row][v] = hn::Mul(hn::LoadU(d, product.c + row * product.c_stride + v * kLanes),
+                               hn::Set(d, product.row_scale[row]));
+      }
+    }
+  }
+  const float* HWY_RESTRICT a = product.a;
+  const float* HWY_RESTRICT b = product.b;
+  const std::size_t a_stride = product.a_stride;
+  for (std::size_t k = 0; k < product.depth; ++k) {
+    Floats columns[kVectors];
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < kVectors; ++v) columns[v] = hn::Load(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (std::size_t row = 0; row < kRowCount; ++row) {
+      const Floats factor = hn::Set(d, a[row * a_stride + k]);
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        sums[row][v] = hn::MulAdd(factor, columns[v], sums[row][v]);
+      }
+    }
+    b += kPanel;
+  }
+#pragma GCC unroll 16
+  for (std::size_t row = 0; row < kRowCount; ++row) {
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sums[row][v], d, product.c + row * product.c_stride + v * kLanes);
+    }
+  }
+}
+
+template <std::size_t kRowCount, std::size_t kVectors>
+HWY_INLINE void MultiplyRows(std::size_t rows, const Product& product) {
+  if constexpr (kRowCount > 0) {
+    if (rows == kRowCount) return Multiply<kRowCount, kVectors>(product);
+    MultiplyRows<kRowCount - 1, kVectors>(rows, product);
+  }
+}
+
+/// The product with 1 to kBlockRows rows and 1 to kPanel columns; whole vectors are written.
+HWY_INLINE void Multiply(std::size_t rows, std::size_t columns, const Product& product) {
+  if (columns > kLanes) {
+    MultiplyRows<kBlockRows, 2>(rows, product);
+  } else {
+    MultiplyRows<kBlockRows, 1>(rows, product);
+  }
+}
+
+/// Which rows of an input are packed: `count` from `first` on in the list `kept`, or in the input
+/// itself where there is no list.
+struct PackedRows {
+  const std::uint32_t* kept;
+  std::size_t first;
+  std::size_t count;
+
+  std::size_t row(std::size_t i) const { return kept != nullptr ? kept[first + i] : first + i; }
+};
+
+#if HWY_TARGET != HWY_SCALAR
+/// Four rows of four numbers as four columns.
+HWY_INLINE void Transpose4(const float* const* rows, std::size_t k, float* to, std::size_t stride) {
+  const hn::CappedTag<float, 4> d;
+  const auto r0 = hn::LoadU(d, rows[0] + k);
+  const auto r1 = hn::LoadU(d, rows[1] + k);
+  const auto r2 = hn::LoadU(d, rows[2] + k);
+  const auto r3 = hn::LoadU(d, rows[3] + k);
+  const auto low01 = hn::InterleaveLower(d, r0, r1);
+  const auto low23 = hn::InterleaveLower(d, r2, r3);
+  const auto high01 = hn::InterleaveUpper(d, r0, r1);
+  const auto high23 = hn::InterleaveUpper(d, r2, r3);
+  hn::Store(hn::ConcatLowerLower(d, low23, low01), d, to);
+  hn::Store(hn::ConcatUpperUpper(d, low23, low01), d, to + stride);
+  hn::Store(hn::ConcatLowerLower(d, high23, high01), d, to + 2 * stride);
+  hn::Store(hn::ConcatUpperUpper(d, high23, high01), d, to + 3 * stride);
+}
+
+#endif
+
+/// Keys as the right operand of query · keyᵀ: panels of kPanel keys, each (head_dim × kPanel),
+/// filled up with zeros. `buffer` holds kPanel + 1 rows.
+HWY_INLINE void PackKeys(const HeadRows& keys, const PackedRows& which, std::size_t head_dim,
+                         float* buffer, float* to) {
+  float* zeros = buffer + kPanel * head_dim;
+  std::memset(zeros, 0, head_dim * sizeof(float));
+  const float* rows[kPanel];
+  for (std::size_t first = 0; first < which.count; first += kPanel, to += kPanel * head_dim) {
+    for (std::size_t i = 0; i < kPanel; ++i) {
+      rows[i] = first + i < which.count
+                    ? keys.get(which.row(first + i), head_dim, buffer + i * head_dim)
+                    : zeros;
+    }
+    std::size_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+    for (; k + 4 <= head_dim; k += 4) {
+      for (std::size_t i = 0; i < kPanel; i += 4) {
+        Transpose4(rows + i, k, to + k * kPanel + i, kPanel);
+      }
+    }
+#endif
+    for (; k < head_dim; ++k) {
+      for (std::size_t i = 0; i < kPanel; ++i) to[k * kPanel + i] = rows[i][k];
+    }
+  }
+}
+
+/// Values as the right operand of weights · value: panels of kPanel columns, each
+/// (count × kPanel), filled up with zeros. `buffer` holds one row.
+HWY_INLINE void PackValues(const HeadRows& values, const PackedRows& which, std::size_t value_dim,
+                           float* buffer, float* to) {
+  const F32 d;
+  for (std::size_t i = 0; i < which.count; ++i) {
+    const float* row = values.get(which.row(i), value_dim, buffer);
+    float* out = to + i * kPanel;
+    std::size_t column = 0;
+    for (; column + kPanel <= value_dim; column += kPanel, out += which.count * kPanel) {
+      hn::Store(hn::LoadU(d, row + column), d, out);
+      hn::Store(hn::LoadU(d, row + column + kLanes), d, out + kLanes);
+    }
+    if (column < value_dim) {
+      std::memcpy(out, row + column, (value_dim - column) * sizeof(float));
+      std::memset(out + (value_dim - column), 0, (kPanel - (value_dim - column)) * sizeof(float));
+    }
+  }
+}
+
+}  // namespace self_attention::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,169 @@
+// Per-target include: what attention of one head needs, whichever way its queries are computed.
+
+#if defined(SELF_ATTENTION_HEAD_TASK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SELF_ATTENTION_HEAD_TASK_INL_H_
+#undef SELF_ATTENTION_HEAD_TASK_INL_H_
+#else
+#define SELF_ATTENTION_HEAD_TASK_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+#include "backends/cpu/kernel/keep_mask.h"
+#include "backends/cpu/kernel/kernel.h"
+#include "backends/cpu/kernel/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace self_attention::cpu::HWY_NAMESPACE {
+
+/// Keys of a block of scores.
+inline constexpr std::size_t kKeyBlock = 256;
+
+/// Inputs, mask and output of one head, and the end of every row.
+class HeadTask {
+ public:
+  HeadTask(const AttentionProblem& problem, Head head, Workspace& space)
+      : problem_(problem),
+        space_(space),
+        queries_(problem.query, problem.kind, head.batch, head.head),
+        keys_(problem.key, problem.kind, head.batch, head.head),
+        values_(problem.value, problem.kind, head.batch, head.head),
+        mask_(problem.mask, head.batch, head.head),
+        factor_(problem.scale * kLog2E),
+        masked_score_(static_cast<float>(-1e20 * static_cast<double>(kLog2E) * problem.scale)) {
+    const std::int64_t element = problem.kind == ElementKind::kFloat32 ? 4 : 2;
+    output_ = static_cast<char*>(problem.output) +
+              element * (static_cast<std::int64_t>(head.batch) * problem.output_strides[0] +
+                         static_cast<std::int64_t>(head.head) * problem.output_strides[1]);
+    output_row_bytes_ = element * problem.output_strides[2];
+    space_.rows.reserve(2 * problem.head_dim + problem.value_dim);
+  }
+
+  /// Normalises and writes a row. Masked keys that were left out have weight zero as long as a kept
+  /// score is far enough above theirs.
+  void Finish(std::size_t query, const RowResult& row, float* result) {
+    if (!row.keeps) {
+      Store(Mean(), query);
+      return;
+    }
+    if (row.skipped && row.max < masked_score_ + 150.0F) {
+      RunExactly(query, result);
+    } else {
+      const float inverse = 1.0F / row.sum;
+      for (std::size_t column = 0; column < problem_.value_dim; ++column) {
+        result[column] *= inverse;
+      }
+    }
+    Store(result, query);
+  }
+
+  /// Adds up the results of consecutive keys, each with value_dim sums, and finishes the row.
+  void Merge(std::size_t query, std::span<const RowResult> rows, float* sums) {
+    const std::size_t width = problem_.value_dim;
+    RowResult total = rows[0];
+    for (std::size_t i = 1; i < rows.size(); ++i) {
+      const RowResult& next = rows[i];
+      total.skipped = total.skipped || next.skipped;
+      if (!next.keeps) continue;
+      const float max = std::max(total.max, next.max);
+      const float old_scale = total.keeps ? Exp2(total.max - max) : 0.0F;
+      const float scale = Exp2(next.max - max);
+      const float* from = sums + i * width;
+      for (std::size_t column = 0; column < width; ++column) {
+        sums[column] = sums[column] * old_scale + from[column] * scale;
+      }
+      total.sum = total.sum * old_scale + next.sum * scale;
+      total.max = max;
+      total.keeps = true;
+    }
+    Finish(query, total, sums);
+  }
+
+ protected:
+  static constexpr float kLog2E = 1.44269504088896340736F;
+
+  void Store(const float* result, std::size_t query) {
+    StoreRow(result, problem_.value_dim, problem_.kind,
+             output_ + static_cast<std::int64_t>(query) * output_row_bytes_);
+  }
+
+  /// The mean of all values, in which a query attends that keeps no key; zeros where there are none.
+  const float* Mean() {
+    if (has_mean_) return space_.mean.data();
+    has_mean_ = true;
+    const std::size_t width = problem_.value_dim;
+    space_.mean.reserve(2 * width);
+    float* total = space_.mean.data();
+    float* sum = total + width;
+    std::fill_n(total, width, 0.0F);
+    for (std::size_t from = 0; from < problem_.key_length; from += kKeyBlock) {
+      std::fill_n(sum, width, 0.0F);
+      const std::size_t end = std::min(from + kKeyBlock, problem_.key_length);
+      for (std::size_t key = from; key < end; ++key) {
+        const float* value = values_.get(key, width, space_.rows.data());
+        for (std::size_t column = 0; column < width; ++column) sum[column] += value[column];
+      }
+      for (std::size_t column = 0; column < width; ++column) total[column] += sum[column];
+    }
+    if (problem_.key_length == 0) return total;
+    const float inverse = 1.0F / static_cast<float>(problem_.key_length);
+    for (std::size_t column = 0; column < width; ++column) total[column] *= inverse;
+    return total;
+  }
+
+  /// One query over every key, masked ones with their score: where real scores are so low that
+  /// masked ones have weights. Rare, so plain.
+  void RunExactly(std::size_t query, float* result) {
+    const std::size_t width = problem_.value_dim;
+    float max = -FLT_MAX;
+    for (std::size_t key = 0; key < problem_.key_length; ++key) {
+      max = std::fmax(max, ExactScore(query, key));
+    }
+    std::fill_n(result, width, 0.0F);
+    float sum = 0;
+    for (std::size_t key = 0; key < problem_.key_length; ++key) {
+      const float weight = Exp2(ExactScore(query, key) - max);
+      sum += weight;
+      const float* value = values_.get(key, width, space_.rows.data());
+      for (std::size_t column = 0; column < width; ++column) {
+        result[column] += weight * value[column];
+      }
+    }
+    for (std::size_t column = 0; column < width; ++column) result[column] /= sum;
+  }
+
+  float ExactScore(std::size_t query, std::size_t key) {
+    std::uint8_t keep = 1;
+    if (mask_.exists()) keep = *mask_.row(query, key, 1, &keep);
+    if (keep == 0 || (problem_.causal && key > query)) return masked_score_;
+    const std::size_t depth = problem_.head_dim;
+    const float* q = queries_.get(query, depth, space_.rows.data());
+    const float* k = keys_.get(key, depth, space_.rows.data() + depth);
+    float score = 0;
+    for (std::size_t i = 0; i < depth; ++i) score += q[i] * factor_ * k[i];
+    return score;
+  }
+
+  const AttentionProblem& problem_;
+  Workspace& space_;
+  HeadRows queries_;
+  HeadRows keys_;
+  HeadRows values_;
+  HeadMask mask_;
+  float factor_;  // scale · log2 e: scores are powers of two
+  float masked_score_;
+
+ private:
+  char* output_;
+  std::int64_t output_row_bytes_;
+  bool has_mean_ = false;
+};
+
+}  // namespace self_attention::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

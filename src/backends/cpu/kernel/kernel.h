@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cfloat>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "backends/cpu/kernel/attention_problem.h"
+#include "backends/cpu/kernel/workspace.h"
+
+namespace self_attention::cpu {
+
+/// Keys that one query is computed over at once when it has its own path.
+inline constexpr std::size_t kKeysPerChunk = 512;
+
+/// A query's unnormalised result over some keys.
+struct RowResult {
+  float max = -FLT_MAX;  // of its scores, in powers of two
+  float sum = 0;         // of its weights
+  bool keeps = false;    // whether it keeps a key
+  bool skipped = false;  // whether masked keys were left out
+};
+
+/// Which head of which sequence.
+struct Head {
+  std::size_t batch;
+  std::size_t head;
+};
+
+/// A half-open range.
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+};
+
+/// The kernel compiled for one instruction set. All compute the same, but may round differently.
+struct Kernel {
+  std::string_view name;  ///< "avx512", "avx2", "sse4" or "scalar"
+  std::size_t lanes;      ///< float32 numbers in a vector
+
+  /// Whole rows of the output for the queries in `queries`.
+  void (*run_block)(const AttentionProblem& problem, Head head, Range queries, Workspace& space);
+  /// One query over the keys in `keys`, at most kKeysPerChunk; `sums` takes value_dim numbers.
+  RowResult (*run_row)(const AttentionProblem& problem, Head head, std::size_t query, Range keys,
+                       float* sums, Workspace& space);
+  /// The query's output from those results in the order of the keys. Overwrites the first sums.
+  void (*merge_rows)(const AttentionProblem& problem, Head head, std::size_t query,
+                     std::span<const RowResult> rows, float* sums, Workspace& space);
+};
+
+/// The kernels that this machine can run, the fastest first.
+std::span<const Kernel* const> kernels();
+
+}  // namespace self_attention::cpu

@@ -1,0 +1,176 @@
+// Per-target include: rows as float32, 2^x, rounding stores.
+
+#if defined(SELF_ATTENTION_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SELF_ATTENTION_VECTOR_MATH_INL_H_
+#undef SELF_ATTENTION_VECTOR_MATH_INL_H_
+#else
+#define SELF_ATTENTION_VECTOR_MATH_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "backends/cpu/kernel/attention_problem.h"
+#include "backends/cpu/kernel/float16.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace self_attention::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using I32 = hn::RebindToSigned<F32>;
+using U32 = hn::RebindToUnsigned<F32>;
+using Floats = hn::Vec<F32>;
+inline constexpr std::size_t kLanes = hn::MaxLanes(F32());
+
+/// 2^x for x ≤ 0, with a relative error below 2e-7. Exactly 0 from −127 down (in between results
+/// lose bits as subnormal numbers do), NaN for NaN.
+///
+/// x = n + f with n the nearest integer; 2^f by a polynomial (a minimax fit of degree 5 over
+/// [−½, ½], relative error 7.5e-8), 2^n through the exponent's bits. Half the cost of Highway's Exp,
+/// which also scales by log2 e: here that factor is in the query already.
+HWY_INLINE Floats Exp2(Floats x) {
+  const F32 d;
+  const I32 di;
+  // x is second: where one operand is NaN, Max returns the second.
+  const Floats clamped = hn::Max(hn::Set(d, -127.0F), x);
+  // Adding 1.5·2^23 rounds to an integer and leaves it in the low bits.
+  const Floats shifter = hn::Set(d, 12582912.0F);
+  const Floats shifted = hn::Add(clamped, shifter);
+  const Floats f = hn::Sub(clamped, hn::Sub(shifted, shifter));
+  Floats p = hn::Set(d, 0x1.5c08e4p-10F);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3d0c52p-7F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b6e4p-5F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf918p-3F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e428p-1F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.000002p+0F));
+  const auto exponent = hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(exponent)));
+}
+
+HWY_INLINE float Exp2(float x) { return hn::GetLane(Exp2(hn::Set(F32(), x))); }
+
+/// `count` (less than a vector) elements without touching what lies behind them.
+template <typename T>
+HWY_INLINE void CopyTail(const T* from, std::size_t count, T* to) {
+  std::memset(to, 0, kLanes * sizeof(T));
+  std::memcpy(to, from, count * sizeof(T));
+}
+
+HWY_INLINE Floats LoadWide(const float* from) { return hn::LoadU(F32(), from); }
+HWY_INLINE Floats LoadWide(const hwy::float16_t* from) {
+  return hn::PromoteTo(F32(), hn::LoadU(hn::Rebind<hwy::float16_t, F32>(), from));
+}
+HWY_INLINE Floats LoadWide(const hwy::bfloat16_t* from) {
+  const hn::Rebind<std::uint16_t, F32> d16;
+  const auto bits = hn::PromoteTo(U32(), hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
+  return hn::BitCast(F32(), hn::ShiftLeft<16>(bits));
+}
+
+template <typename T>
+HWY_INLINE Floats LoadWideTail(const T* from, std::size_t count) {
+  HWY_ALIGN T tail[kLanes];
+  CopyTail(from, count, tail);
+  return LoadWide(tail);
+}
+
+template <typename T>
+HWY_NOINLINE void WidenRow(const T* from, std::int64_t stride, std::size_t count, float* to) {
+  if (stride != 1) {
+    for (std::size_t i = 0; i < count; ++i) {
+      to[i] = hn::GetLane(LoadWideTail(from + static_cast<std::int64_t>(i) * stride, 1));
+    }
+    return;
+  }
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(LoadWide(from + i), F32(), to + i);
+  if (i < count) {
+    HWY_ALIGN float tail[kLanes];
+    hn::Store(LoadWideTail(from + i, count - i), F32(), tail);
+    std::memcpy(to + i, tail, (count - i) * sizeof(float));
+  }
+}
+
+/// Rows of one head of an input.
+struct HeadRows {
+  HeadRows(const ConstView& view, ElementKind kind_, std::size_t batch, std::size_t head)
+      : kind(kind_), row_stride(view.strides[2]), stride(view.strides[3]) {
+    const std::int64_t offset = static_cast<std::int64_t>(batch) * view.strides[0] +
+                                static_cast<std::int64_t>(head) * view.strides[1];
+    data = static_cast<const char*>(view.data) + offset * bytes();
+  }
+
+  std::int64_t bytes() const { return kind == ElementKind::kFloat32 ? 4 : 2; }
+  bool in_place() const { return kind == ElementKind::kFloat32 && stride == 1; }
+
+  /// The row as floats: where it lies, or in `buffer`.
+  const float* get(std::size_t row, std::size_t count, float* buffer) const {
+    const char* from = data + static_cast<std::int64_t>(row) * row_stride * bytes();
+    switch (kind) {
+      case ElementKind::kFloat32:
+        if (stride == 1) return reinterpret_cast<const float*>(from);
+        WidenRow(reinterpret_cast<const float*>(from), stride, count, buffer);
+        break;
+      case ElementKind::kBFloat16:
+        WidenRow(reinterpret_cast<const hwy::bfloat16_t*>(from), stride, count, buffer);
+        break;
+      case ElementKind::kFloat16:
+        WidenRow(reinterpret_cast<const hwy::float16_t*>(from), stride, count, buffer);
+        break;
+    }
+    return buffer;
+  }
+
+  ElementKind kind;
+  const char* data;
+  std::int64_t row_stride;
+  std::int64_t stride;
+};
+
+/// Rounds to nearest, ties to even; NaN stays NaN.
+HWY_INLINE void StoreBFloat16(Floats x, std::uint16_t* to) {
+  const F32 d;
+  const U32 du;
+  const auto bits = hn::BitCast(du, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
+  const auto nan = hn::RebindMask(du, hn::IsNaN(x));
+  const auto high = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+  const hn::Rebind<std::uint16_t, F32> d16;
+  // Signed to unsigned saturates above 65535, which a number of 16 bits never is.
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<U32>(), high)), d16, to);
+  (void)d;
+}
+
+/// A row of results, rounded to the output's type.
+HWY_INLINE void StoreRow(const float* from, std::size_t count, ElementKind kind, char* to) {
+  if (kind == ElementKind::kFloat32) {
+    std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  auto* out = reinterpret_cast<std::uint16_t*>(to);
+  HWY_ALIGN std::uint16_t halves[kLanes];
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    const std::size_t rest = HWY_MIN(kLanes, count - i);
+    const Floats x = rest == kLanes ? LoadWide(from + i) : LoadWideTail(from + i, rest);
+    if (kind == ElementKind::kBFloat16) {
+      StoreBFloat16(x, halves);
+    } else {
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SCALAR
+      for (std::size_t lane = 0; lane < rest; ++lane) halves[lane] = float16_bits(from[i + lane]);
+#else
+      const hn::Rebind<hwy::float16_t, F32> d16;
+      hn::StoreU(hn::DemoteTo(d16, x), d16, reinterpret_cast<hwy::float16_t*>(halves));
+#endif
+    }
+    std::memcpy(out + i, halves, rest * sizeof(std::uint16_t));
+  }
+}
+
+}  // namespace self_attention::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace self_attention::cpu {
+
+/// Uninitialised numbers, aligned for every vector.
+template <typename T>
+class AlignedArray {
+ public:
+  explicit AlignedArray(std::size_t count = 0) { reserve(count); }
+
+  /// Room for `count`; what was there is lost when more is needed.
+  void reserve(std::size_t count) {
+    if (count <= count_) return;
+    data_.reset();
+    count_ = 0;
+    const std::size_t bytes = (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    void* memory = std::aligned_alloc(kAlignment, bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    data_.reset(static_cast<T*>(memory));
+    count_ = count;
+  }
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  T& operator[](std::size_t index) { return data_.get()[index]; }
+  const T& operator[](std::size_t index) const { return data_.get()[index]; }
+
+ private:
+  static constexpr std::size_t kAlignment = 128;
+  struct Free {
+    void operator()(T* data) const { std::free(data); }
+  };
+  std::unique_ptr<T[], Free> data_;
+  std::size_t count_ = 0;
+};
+
+/// What one thread needs beside inputs and output. Grows as needed and may serve many tasks.
+struct Workspace {
+  AlignedArray<float> keys;       // packed panels
+  AlignedArray<float> values;     // packed panels
+  AlignedArray<float> rows;       // rows of 16 bits or of wide strides as floats
+  AlignedArray<float> queries;    // a block of scaled query rows
+  AlignedArray<float> scores;     // a block of scores, then of weights
+  AlignedArray<float> outputs;    // unnormalised results
+  AlignedArray<float> maxima;     // of each row, so far
+  AlignedArray<float> sums;       // of each row's weights, so far
+  AlignedArray<float> mean;       // of the values
+  AlignedArray<std::uint8_t> keep;         // a block of mask rows as bytes
+  AlignedArray<std::uint8_t> row_flags;    // see RowFlag
+  AlignedArray<std::uint32_t> kept_keys;   // those that a mask common to all queries keeps
+  AlignedArray<std::uint32_t> row_counts;  // keys of the block that a row may see
+};
+
+}  // namespace self_attention::cpu

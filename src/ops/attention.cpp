@@ -1,0 +1,68 @@
+#include <self_attention/ops/attention.h>
+#include <torch/library.h>
+#include <torch/utils.h>
+
+#include "backends/cpu/cpu_attention.h"
+#include "modules/input_checks.h"
+#include "ops/attention_arguments.h"
+#include "ops/attention_op.h"
+
+TORCH_LIBRARY(self_attention, library) {
+  library.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor? mask=None, *, float scale, bool "
+      "is_causal=False) -> Tensor");
+}
+
+namespace self_attention {
+
+torch::Tensor call_attention(const AttentionArguments& arguments) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("self_attention::attention", "")
+          .typed<torch::Tensor(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+                               const std::optional<torch::Tensor>&, double, bool)>();
+  const auto& [query, key, value, mask, scale, is_causal] = arguments;
+  return op.call(query, key, value, mask.defined() ? std::optional(mask) : std::nullopt, scale,
+                 is_causal);
+}
+
+bool runs_fused(std::string_view who, Backend backend, const AttentionArguments& arguments) {
+  if (backend == Backend::Eager) return false;
+  const std::string reason = cpu::ineligible_because(arguments);
+  if (backend == Backend::Fused) {
+    TORCH_CHECK_VALUE(reason.empty(),
+                      message(who, "backend", "arguments that the fused kernel can run",
+                              "others: " + reason));
+    return true;
+  }
+  // Its gradients go through the formula a second time, which costs more than keeping it.
+  const bool records = torch::GradMode::is_enabled() &&
+                       (arguments.query.requires_grad() || arguments.key.requires_grad() ||
+                        arguments.value.requires_grad());
+  return reason.empty() && !records;
+}
+
+torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,
+                        const torch::Tensor& value, const torch::Tensor& mask,
+                        const AttentionOptions& options) {
+  // The dispatcher has no words for these.
+  for (const NamedTensor& tensor : NamedTensors{{"query", query}, {"key", key}, {"value", value}}) {
+    TORCH_CHECK_VALUE(tensor.tensor.defined(),
+                      message("attention", tensor.name, "a tensor", "an undefined tensor"));
+  }
+  return call_attention({query, key, value, mask, options.scale(), options.is_causal()});
+}
+
+AttentionKernel attention_kernel(const torch::Tensor& query, const torch::Tensor& key,
+                                 const torch::Tensor& value, const torch::Tensor& mask,
+                                 const AttentionOptions& options) {
+  const AttentionArguments arguments = {query, key,  value, mask, options.scale(),
+                                        options.is_causal()};
+  check_attention(arguments);
+  if (query.is_cuda()) return {"cuda/sdpa", ""};
+  std::string reason = cpu::ineligible_because(arguments);
+  if (!reason.empty()) return {"reference", std::move(reason)};
+  return {cpu::kernel_name(), ""};
+}
+
+}  // namespace self_attention

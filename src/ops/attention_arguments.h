@@ -1,0 +1,20 @@
+#pragma once
+
+#include <torch/types.h>
+
+namespace self_attention {
+
+/// The arguments of the op `self_attention::attention`.
+struct AttentionArguments {
+  torch::Tensor query;  ///< (N, H, Q, d)
+  torch::Tensor key;    ///< (N, H, K, d)
+  torch::Tensor value;  ///< (N, H, K, dv)
+  torch::Tensor mask;   ///< broadcasts to (N, H, Q, K), or undefined
+  double scale;
+  bool is_causal;
+};
+
+/// Throws unless the arguments fit each other, as ops/attention.h says.
+void check_attention(const AttentionArguments& arguments);
+
+}  // namespace self_attention

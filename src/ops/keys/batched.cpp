@@ -1,0 +1,24 @@
+#include <torch/library.h>
+
+#include "backends/reference/attention.h"
+
+namespace self_attention {
+namespace {
+
+/// Under vmap: the operations of the formula know how to be batched.
+torch::Tensor attention_batched(const torch::Tensor& query, const torch::Tensor& key,
+                                const torch::Tensor& value,
+                                const std::optional<torch::Tensor>& mask, double scale,
+                                bool is_causal) {
+  const AttentionArguments arguments = {query, key,   value,    mask.value_or(torch::Tensor()),
+                                        scale, is_causal};
+  check_attention(arguments);
+  return reference::attention(arguments);
+}
+
+TORCH_LIBRARY_IMPL(self_attention, FuncTorchBatched, library) {
+  library.impl("attention", attention_batched);
+}
+
+}  // namespace
+}  // namespace self_attention

@@ -1,0 +1,23 @@
+#include <torch/library.h>
+
+#include "backends/cpu/cpu_attention.h"
+#include "backends/reference/attention.h"
+#include "ops/attention_arguments.h"
+
+namespace self_attention {
+namespace {
+
+torch::Tensor attention_cpu(const torch::Tensor& query, const torch::Tensor& key,
+                            const torch::Tensor& value, const std::optional<torch::Tensor>& mask,
+                            double scale, bool is_causal) {
+  const AttentionArguments arguments = {query, key,   value,    mask.value_or(torch::Tensor()),
+                                        scale, is_causal};
+  check_attention(arguments);
+  return cpu::ineligible_because(arguments).empty() ? cpu::attention(arguments)
+                                                    : reference::attention(arguments);
+}
+
+TORCH_LIBRARY_IMPL(self_attention, CPU, library) { library.impl("attention", attention_cpu); }
+
+}  // namespace
+}  // namespace self_attention

@@ -1,0 +1,22 @@
+#include <torch/library.h>
+#include <torch/types.h>
+
+#include "ops/attention_arguments.h"
+
+namespace self_attention {
+namespace {
+
+/// Shapes alone: what export and compilation ask for.
+torch::Tensor attention_meta(const torch::Tensor& query, const torch::Tensor& key,
+                             const torch::Tensor& value, const std::optional<torch::Tensor>& mask,
+                             double scale, bool is_causal) {
+  check_attention({query, key, value, mask.value_or(torch::Tensor()), scale, is_causal});
+  return torch::empty({query.size(0), query.size(2), query.size(1), value.size(3)},
+                      query.options())
+      .transpose(1, 2);
+}
+
+TORCH_LIBRARY_IMPL(self_attention, Meta, library) { library.impl("attention", attention_meta); }
+
+}  // namespace
+}  // namespace self_attention
