@@ -219,10 +219,12 @@ TEST_F(ParityCommand, RefusesAFilterThatMatchesNothing) {
   EXPECT_TRUE(holds(outcome.err, "--filter no-such-case"));
 }
 
-TEST_F(ParityCommand, RefusesABackendThatIsNotThere) {
+TEST_F(ParityCommand, SkipsWhatTheFusedBackendCannotRun) {
   const Outcome outcome = parity("--backend fused");
-  EXPECT_EQ(outcome.code, 2);
-  EXPECT_TRUE(holds(outcome.err, "no fused backend"));
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(holds(outcome.out, "float64: the fused backend"));
+  EXPECT_TRUE(holds(outcome.out, "skipped: it takes float32, bfloat16 and float16"));
+  EXPECT_EQ(parity("--backend fused --filter /float64/").code, 1) << "no case run is no pass";
 }
 
 TEST_F(ParityCommand, SkipsADeviceThatIsNotThereOnlyWhenAllAreAsked) {

@@ -120,6 +120,15 @@ CaseRecord record(Owes owes, io::ElementType dtype = io::ElementType::kFloat32) 
   return record;
 }
 
+TEST(Compare, WithNanOfCoversOnlyWhatIsExpectedToBeNan) {
+  const std::vector<double> actual = {1, 2, std::nan("")};
+  const std::vector<double> expected = {std::nan(""), 2, 3};
+  const std::vector<double> covered = with_nan_of(actual, expected);
+  EXPECT_TRUE(std::isnan(covered[0]));
+  EXPECT_EQ(covered[1], 2);
+  EXPECT_FALSE(compare_within(covered, expected, 1).passed);
+}
+
 TEST(Rule, DemandsBitsWhereTheManifestWasMade) {
   const Target target = eager_on_cpu(made_here());
   EXPECT_EQ(rule_for(record(Owes::kEqual), target), Rule::kBitEqual);

@@ -66,6 +66,14 @@ double largest_finite_error(std::span<const double> a, std::span<const double> b
   return largest;
 }
 
+std::vector<double> with_nan_of(std::span<const double> actual, std::span<const double> expected) {
+  std::vector<double> result(actual.begin(), actual.end());
+  for (std::size_t i = 0; i < std::min(result.size(), expected.size()); ++i) {
+    if (std::isnan(expected[i])) result[i] = expected[i];
+  }
+  return result;
+}
+
 Comparison compare_bits(std::span<const double> actual, std::span<const double> expected) {
   Comparison result = worst_difference(actual, expected, same_bits);
   result.passed = result.index < 0;

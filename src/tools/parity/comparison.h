@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace self_attention::parity {
 
@@ -25,6 +26,9 @@ double magnitude(std::span<const double> elements);
 
 /// Largest |a - b| over the places where both are finite.
 double largest_finite_error(std::span<const double> a, std::span<const double> b);
+
+/// `actual` with NaN wherever `expected` has it: for results that owe nothing there.
+std::vector<double> with_nan_of(std::span<const double> actual, std::span<const double> expected);
 
 /// Every element the same bits; any NaN equals any NaN, but 0 does not equal -0.
 Comparison compare_bits(std::span<const double> actual, std::span<const double> expected);

@@ -28,11 +28,10 @@ struct Selection {
 using Selections = std::deque<Selection>;
 
 Backend backend_from(const std::string& name) {
-  if (name == "fused") {
-    throw std::runtime_error(
-        "--backend fused: this build has no fused backend; use --backend eager or auto");
+  for (const Backend backend : {Backend::kAuto, Backend::kFused}) {
+    if (name == backend_name(backend)) return backend;
   }
-  return name == "auto" ? Backend::kAuto : Backend::kEager;
+  return Backend::kEager;
 }
 
 std::vector<Device> devices_from(const std::string& name) {

@@ -36,7 +36,15 @@ std::string difference(const Environment& there, const Environment& here) {
 }  // namespace
 
 std::string_view backend_name(Backend backend) {
-  return backend == Backend::kEager ? "eager" : "auto";
+  switch (backend) {
+    case Backend::kEager:
+      return "eager";
+    case Backend::kAuto:
+      return "auto";
+    case Backend::kFused:
+      return "fused";
+  }
+  return "";
 }
 
 std::string_view device_name(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
@@ -59,7 +67,8 @@ Target make_target(const Manifest& manifest, const Environment& here, Backend ba
                    Device device) {
   Target target{backend, device, ""};
   if (backend != Backend::kEager) {
-    target.inexact_because = "the auto backend may round differently from the Python class";
+    target.inexact_because = fmt::format(
+        "the {} backend may round differently from the Python class", backend_name(backend));
   } else if (device != Device::kCpu) {
     target.inexact_because = "the manifest was made on the CPU";
   } else if (manifest.snapshot) {
@@ -75,7 +84,7 @@ Rule rule_for(const CaseRecord& record, const Target& target) {
   if (record.owes == Owes::kDeparts) return Rule::kFloat64;
   if (target.inexact_because.empty()) return Rule::kBitEqual;
   // A float64 case has no better result to be compared with than the recorded one.
-  const bool rounds_differently = target.backend == Backend::kAuto;
+  const bool rounds_differently = target.backend != Backend::kEager;
   return rounds_differently && record.dtype != io::ElementType::kFloat64 ? Rule::kFloat64
                                                                          : Rule::kTable;
 }
@@ -84,7 +93,7 @@ std::string explain(const Target& target) {
   if (target.inexact_because.empty()) {
     return "bit-equal: torch version, CPU capability, CPU model and threads are the manifest's";
   }
-  return fmt::format("{}: {}", target.backend == Backend::kAuto ? "float64" : "table",
+  return fmt::format("{}: {}", target.backend != Backend::kEager ? "float64" : "table",
                      target.inexact_because);
 }
 

@@ -8,10 +8,10 @@
 
 namespace self_attention::parity {
 
-enum class Backend : std::uint8_t { kEager, kAuto };
+enum class Backend : std::uint8_t { kEager, kAuto, kFused };
 enum class Device : std::uint8_t { kCpu, kCuda };
 
-/// "eager" / "auto", "cpu" / "cuda".
+/// "eager" / "auto" / "fused", "cpu" / "cuda".
 std::string_view backend_name(Backend backend);
 std::string_view device_name(Device device);
 
