@@ -12,7 +12,8 @@ std::size_t available_threads() {
   return at::in_parallel_region() ? 1 : static_cast<std::size_t>(at::get_num_threads());
 }
 
-void run_tasks(Schedule& schedule) {
+std::size_t run_tasks(Schedule& schedule) {
+  std::atomic<std::size_t> workers = 0;
   for (std::size_t round = 0; round < Schedule::kRounds; ++round) {
     const std::size_t tasks = schedule.tasks(round);
     if (tasks == 0) continue;
@@ -21,6 +22,7 @@ void run_tasks(Schedule& schedule) {
     const std::size_t batch = std::max<std::size_t>(tasks / (16 * threads), 1);
     std::atomic<std::size_t> next = 0;
     at::parallel_for(0, static_cast<std::int64_t>(threads), 1, [&](std::int64_t, std::int64_t) {
+      if (round == 0) ++workers;
       Workspace space;
       for (;;) {
         const std::size_t first = next.fetch_add(batch, std::memory_order_relaxed);
@@ -30,6 +32,7 @@ void run_tasks(Schedule& schedule) {
       }
     });
   }
+  return workers;
 }
 
 }  // namespace self_attention::cpu

@@ -6,7 +6,11 @@
 
 namespace self_attention::parity {
 
-enum class Quantity : std::uint8_t { kOutput, kGradient };
+enum class Quantity : std::uint8_t {
+  kOutput,
+  kGradient,
+  kFusedOutput,  ///< of the fused kernel, against the float64 result
+};
 
 /// The largest error that passes, in units of max(1, largest finite |expected element|) over a
 /// case's output, or over all its gradients together. One table serves every comparison of this

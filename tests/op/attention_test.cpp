@@ -1,0 +1,348 @@
+// What attention() means beside the plain formula, what it refuses, its gradients and its other
+// dispatch keys.
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <self_attention/ops/attention.h>
+#include <self_attention/ops/cpu_target.h>
+#include <self_attention/self_attention.h>
+#include <torch/autograd.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "backends/aten/sdpa_attention.h"
+#include "support/tensor_matchers.h"
+
+namespace self_attention {
+namespace {
+
+using testing::bit_equal;
+using testing::near;
+using testing::throws;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Inputs {
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+};
+
+Inputs make_inputs(int64_t queries, int64_t keys, torch::ScalarType dtype = torch::kFloat32) {
+  torch::manual_seed(5);
+  const auto make = [&](int64_t length) {
+    return torch::randn({2, length, 3, 8}, torch::kFloat64).to(dtype).transpose(1, 2);
+  };
+  return {make(queries), make(keys), make(keys)};
+}
+
+torch::Tensor run(const Inputs& inputs, const torch::Tensor& mask = {}, bool causal = false) {
+  return attention(inputs.query, inputs.key, inputs.value, mask,
+                   AttentionOptions(0.35).is_causal(causal));
+}
+
+/// The same by the reference formula, in float64.
+torch::Tensor expected(const Inputs& inputs, const torch::Tensor& mask = {}, bool causal = false) {
+  return run({inputs.query.to(torch::kFloat64), inputs.key.to(torch::kFloat64),
+              inputs.value.to(torch::kFloat64)},
+             mask, causal);
+}
+
+/// Queries that take each way through the kernel: alone, and in blocks.
+class EveryPath : public ::testing::TestWithParam<std::tuple<std::string, int64_t>> {
+ protected:
+  void SetUp() override { set_cpu_target(std::get<0>(GetParam())); }
+  void TearDown() override { set_cpu_target(cpu_targets().front()); }
+  int64_t queries() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(EveryPath, RowsWithoutAKeyAttendToAllKeysEvenly) {
+  const Inputs inputs = make_inputs(queries(), 70);
+  const auto mean = inputs.value.to(torch::kFloat64).mean(2, true).expand({2, 3, queries(), 8});
+  EXPECT_TRUE(near(run(inputs, torch::zeros({2, 1, 1, 70})), mean, 1e-6));
+  EXPECT_TRUE(near(run(inputs, torch::zeros({queries(), 1})), mean, 1e-6));
+  EXPECT_TRUE(near(run(inputs, torch::zeros({queries(), 70})), mean, 1e-6));
+  // The first query sees key 0 alone, which the mask takes: even over all, the later ones too.
+  auto mask = torch::ones({1, 1, 1, 70});
+  mask.slice(3, 0, 1).zero_();
+  const auto actual = run(inputs, mask, /*causal=*/true);
+  EXPECT_TRUE(near(actual.select(2, 0), mean.select(2, 0), 1e-6));
+  EXPECT_TRUE(near(actual, expected(inputs, mask, true), 4e-6));
+}
+
+TEST_P(EveryPath, WhatIsNotFiniteInAMaskedKeyVanishes) {
+  Inputs inputs = make_inputs(queries(), 70);
+  auto keep = torch::ones({70}, torch::kBool);
+  keep.slice(0, 20, 23).fill_(false);
+  const auto right = expected(inputs, keep);
+  inputs.key = inputs.key.clone();
+  inputs.key.select(2, 20).fill_(kNaN);
+  inputs.key.select(2, 21).fill_(kInfinity);
+  inputs.key.select(2, 22).fill_(-kInfinity);
+  EXPECT_TRUE(near(run(inputs, keep), right, 4e-6));
+  EXPECT_TRUE(near(run(inputs, keep.expand({queries(), 70}).contiguous()), right, 4e-6));
+}
+
+TEST_P(EveryPath, NaNInAQueryComesOutWhereItKeepsAKey) {
+  Inputs inputs = make_inputs(queries(), 70);
+  inputs.query = inputs.query.clone();
+  inputs.query.select(2, 0).fill_(kNaN);
+  EXPECT_TRUE(run(inputs).select(2, 0).isnan().all().item<bool>());
+  const auto mean = inputs.value.mean(2);
+  EXPECT_TRUE(near(run(inputs, torch::zeros({1})).select(2, 0), mean, 1e-6));
+}
+
+TEST_P(EveryPath, RealScoresBelowTheMaskedOnesLoseToThem) {
+  Inputs inputs = make_inputs(queries(), 70);
+  inputs.query = inputs.query.abs() + 1;
+  inputs.key = inputs.key.clone();
+  inputs.key.slice(2, 0, 60).fill_(-1e25);
+  auto keep = torch::ones({70}, torch::kBool);
+  keep.slice(0, 60, 70).fill_(false);
+  const auto masked = inputs.value.slice(2, 60, 70).mean(2, true).expand({2, 3, queries(), 8});
+  EXPECT_TRUE(near(run(inputs, keep), masked, 1e-5));
+  EXPECT_TRUE(near(run(inputs, keep.expand({queries(), 70}).contiguous()), masked, 1e-5));
+  EXPECT_TRUE(near(run(inputs, keep, true), expected(inputs, keep, true), 1e-5));
+}
+
+TEST_P(EveryPath, InfiniteScoresGiveWhatTheFormulaGives) {
+  Inputs inputs = make_inputs(queries(), 600);
+  inputs.query = inputs.query.abs() + 1;
+  inputs.key = inputs.key.clone();
+  inputs.key.slice(2, 0, 300).fill_(-kInfinity);  // whole blocks, which weigh nothing
+  EXPECT_TRUE(near(run(inputs), expected(inputs), 4e-6));
+  inputs.key.fill_(-kInfinity);
+  EXPECT_TRUE(run(inputs).isnan().all().item<bool>());
+  inputs.key.fill_(kInfinity);
+  EXPECT_TRUE(run(inputs).isnan().all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryPath,
+                         ::testing::Combine(::testing::ValuesIn(cpu_targets()),
+                                            ::testing::Values(1, 3, 60)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(Attention, EmptySequences) {
+  const Inputs none = {torch::randn({2, 3, 5, 8}), torch::randn({2, 3, 0, 8}),
+                       torch::randn({2, 3, 0, 4})};
+  EXPECT_TRUE(bit_equal(run(none), torch::zeros({2, 3, 5, 4})));
+  EXPECT_TRUE(bit_equal(run(none, torch::ones({5, 0})), torch::zeros({2, 3, 5, 4})));
+  EXPECT_EQ(
+      run({torch::randn({2, 3, 0, 8}), torch::randn({2, 3, 4, 8}), torch::randn({2, 3, 4, 8})})
+          .sizes(),
+      (std::vector<int64_t>{2, 3, 0, 8}));
+  EXPECT_EQ(
+      run({torch::randn({0, 3, 2, 8}), torch::randn({0, 3, 4, 8}), torch::randn({0, 3, 4, 8})})
+          .sizes(),
+      (std::vector<int64_t>{0, 3, 2, 8}));
+}
+
+TEST(Attention, ResultIsLaidOutForMergingTheHeads) {
+  for (const auto dtype : {torch::kFloat32, torch::kFloat64, torch::kFloat16}) {
+    const auto output = run(make_inputs(6, 9, dtype));
+    EXPECT_EQ(output.scalar_type(), dtype);
+    EXPECT_TRUE(output.transpose(1, 2).is_contiguous());
+  }
+}
+
+TEST(Attention, SaysWhichKernelRunsAndWhyNotTheFusedOne) {
+  const Inputs inputs = make_inputs(2, 2);
+  const auto kernel = [&](torch::ScalarType type, double scale) {
+    return attention_kernel(inputs.query.to(type), inputs.key.to(type), inputs.value.to(type), {},
+                            AttentionOptions(scale));
+  };
+  EXPECT_EQ(kernel(torch::kFloat32, 0.5).name, "cpu/" + cpu_target());
+  EXPECT_EQ(kernel(torch::kFloat32, 0.5).reason, "");
+  EXPECT_EQ(kernel(torch::kFloat64, 0.5).name, "reference");
+  EXPECT_EQ(kernel(torch::kFloat64, 0.5).reason,
+            "it takes float32, bfloat16 and float16, the tensors are float64");
+  EXPECT_EQ(kernel(torch::kFloat32, 1e-17).name, "reference");
+  EXPECT_EQ(kernel(torch::kFloat32, 1e20).name, "reference");
+}
+
+TEST(Attention, TinyScalesFollowTheFormula) {
+  const Inputs inputs = make_inputs(4, 6);
+  const auto mask = torch::tensor({1, 1, 1, 0, 0, 0});
+  const auto call = [&](const Inputs& in) {
+    return attention(in.query, in.key, in.value, mask, AttentionOptions(1e-20));
+  };
+  EXPECT_TRUE(near(call(inputs),
+                   call({inputs.query.to(torch::kFloat64), inputs.key.to(torch::kFloat64),
+                         inputs.value.to(torch::kFloat64)}),
+                   1e-5));
+}
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  const Inputs in = make_inputs(4, 6);
+  const AttentionOptions options(0.5);
+  const auto call = [&](const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                        const torch::Tensor& mask = {}) {
+    return [=] { attention(q, k, v, mask, options); };
+  };
+  EXPECT_TRUE(throws<c10::ValueError>(call({}, in.key, in.value),
+                                      {"[attention] query: expected a tensor, got an undefined"}));
+  EXPECT_TRUE(
+      throws<c10::ValueError>(call(in.query[0], in.key, in.value),
+                              {"[attention] query: expected shape (N, H, Q, d), got (3, 4, 8)"}));
+  EXPECT_TRUE(throws<c10::ValueError>(
+      call(in.query, in.key.slice(3, 0, 7), in.value),
+      {"[attention] key: expected shape (N=2, H=3, K, d=8), got (2, 3, 6, 7)"}));
+  EXPECT_TRUE(throws<c10::ValueError>(
+      call(in.query, in.key, in.value.slice(2, 0, 1)),
+      {"[attention] value: expected shape (N=2, H=3, K=6, dv), got (2, 3, 1, 8)"}));
+  EXPECT_TRUE(throws<c10::TypeError>(
+      call(in.query, in.key.to(torch::kFloat64), in.value),
+      {"[attention] key: expected float32, the dtype of query, got float64"}));
+  EXPECT_TRUE(throws<c10::TypeError>(
+      call(in.query.to(torch::kInt64), in.key.to(torch::kInt64), in.value.to(torch::kInt64)),
+      {"[attention] query: expected float64, float32, bfloat16 or float16, got int64"}));
+  EXPECT_TRUE(throws<c10::ValueError>(call(in.query, in.key, in.value, torch::ones({2, 6})),
+                                      {"[attention] mask: expected a shape that broadcasts to"}));
+  EXPECT_TRUE(
+      throws<c10::ValueError>(call(in.query.to(torch::kMeta), in.key, in.value),
+                              {"[attention] key: expected device meta, that of query, got cpu"}));
+  for (const double scale : {0.0, -0.5, kNaN, kInfinity}) {
+    EXPECT_TRUE(throws<c10::ValueError>(
+        [&] { attention(in.query, in.key, in.value, {}, AttentionOptions(scale)); },
+        {"[attention] scale: expected a finite number above 0, got"}));
+  }
+}
+
+TEST(Attention, GradientsAreThoseOfTheFormula) {
+  for (const bool causal : {false, true}) {
+    const Inputs inputs = make_inputs(5, 7);
+    const auto mask = torch::rand({2, 1, 1, 7}) > 0.3;
+    const auto gradients = [&](torch::ScalarType type) {
+      std::vector<torch::Tensor> leaves;
+      for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
+        leaves.push_back(tensor.to(type).detach().requires_grad_());
+      }
+      const auto output = run({leaves[0], leaves[1], leaves[2]}, mask, causal);
+      const auto first =
+          torch::autograd::grad({output.square().sum()}, leaves, {}, true, /*create_graph=*/true);
+      auto second = torch::autograd::grad({first[0].sum() + first[2].sum()}, leaves);
+      second.insert(second.end(), first.begin(), first.end());
+      return second;
+    };
+    const auto actual = gradients(torch::kFloat32);
+    const auto right = gradients(torch::kFloat64);
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      EXPECT_TRUE(near(actual[i], right[i], 2e-5)) << "gradient " << i;
+    }
+  }
+}
+
+TEST(Attention, GradientsOfSomeInputsOnly) {
+  Inputs inputs = make_inputs(5, 7);
+  inputs.value = inputs.value.detach().requires_grad_();
+  run(inputs).sum().backward();
+  EXPECT_TRUE(inputs.value.grad().defined());
+  EXPECT_FALSE(inputs.query.grad().defined());
+}
+
+TEST(Attention, MetaTensorsGiveTheShape) {
+  const auto meta = torch::TensorOptions().device(torch::kMeta);
+  const auto output = run({torch::empty({2, 3, 5, 8}, meta), torch::empty({2, 3, 7, 8}, meta),
+                           torch::empty({2, 3, 7, 4}, meta)});
+  EXPECT_TRUE(output.is_meta());
+  EXPECT_EQ(output.sizes(), (std::vector<int64_t>{2, 3, 5, 4}));
+  EXPECT_TRUE(output.transpose(1, 2).is_contiguous());
+}
+
+TEST(Attention, AutocastCastsInputsAndNotTheMask) {
+  at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const Inputs inputs = make_inputs(5, 7);
+  const auto mask = torch::tensor({1e-30, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0}, torch::kFloat64);
+  const auto output = run(inputs, mask);
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+  EXPECT_TRUE(near(output, expected(inputs, mask), 3e-2));
+}
+
+/// LibTorch's SDPA as CUDA gets it, on CPU tensors.
+TEST(SdpaAttention, EqualsTheFormula) {
+  for (const bool causal : {false, true}) {
+    const Inputs inputs = make_inputs(5, 7);
+    for (const auto& mask :
+         {torch::Tensor(), torch::rand({2, 1, 1, 7}) > 0.4, torch::zeros({7}),
+          torch::rand({5, 1}) > 0.5, torch::rand({2, 3, 5, 7}), torch::ones({})}) {
+      const auto output =
+          aten::attention({inputs.query, inputs.key, inputs.value, mask, 0.35, causal});
+      EXPECT_TRUE(near(output, expected(inputs, mask, causal), 4e-6))
+          << causal << " " << (mask.defined() ? c10::str(mask.sizes()) : "no mask");
+      EXPECT_TRUE(output.transpose(1, 2).is_contiguous());
+    }
+  }
+  const Inputs none = {torch::randn({2, 3, 5, 8}), torch::randn({2, 3, 0, 8}),
+                       torch::randn({2, 3, 0, 4})};
+  EXPECT_TRUE(bit_equal(aten::attention({none.query, none.key, none.value, {}, 0.35, true}),
+                        torch::zeros({2, 3, 5, 4})));
+}
+
+TEST(SdpaAttention, IgnoresKeysThatNoQueryKeeps) {
+  Inputs inputs = make_inputs(5, 7);
+  const auto mask = torch::tensor({1, 1, 1, 1, 1, 1, 0});
+  const auto right = expected(inputs, mask);
+  inputs.key = inputs.key.clone();
+  inputs.key.select(2, 6).fill_(kNaN);
+  EXPECT_TRUE(near(aten::attention({inputs.query, inputs.key, inputs.value, mask, 0.35, false}),
+                   right, 4e-6));
+}
+
+TEST(CpuTarget, IsChosenByName) {
+  const auto targets = cpu_targets();
+  EXPECT_EQ(targets.back(), "scalar");
+  for (const auto& name : targets) {
+    set_cpu_target(name);
+    EXPECT_EQ(cpu_target(), name);
+  }
+  EXPECT_TRUE(
+      throws<c10::ValueError>([] { set_cpu_target("avx9"); },
+                              {"[set_cpu_target] name: expected one of ", "scalar, got avx9"}));
+  EXPECT_EQ(cpu_target(), "scalar");
+  set_cpu_target(targets.front());
+}
+
+TEST(Backend, AutoRunsTheFusedKernelWithoutGradientsOnly) {
+  torch::manual_seed(0);
+  SharedProjectionAttention automatic(32, 2);
+  const auto x = torch::randn({2, 50, 32});
+  const auto with = [&](Backend backend) {
+    automatic->options.backend(backend);
+    return automatic->forward(x, x, x);
+  };
+  const auto eager = with(Backend::Eager);
+  EXPECT_TRUE(bit_equal(with(Backend::Auto), eager));
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(bit_equal(with(Backend::Auto), with(Backend::Fused)));
+  EXPECT_FALSE(bit_equal(with(Backend::Auto), eager));
+  EXPECT_TRUE(near(with(Backend::Auto), eager, 1e-5));
+}
+
+TEST(Backend, FusedSaysWhyItCannotRun) {
+  const std::vector<std::string> words = {
+      "backend: expected arguments that the fused kernel can run, got others: it takes float32"};
+  const auto x = torch::randn({2, 5, 8}, torch::kFloat64);
+  const auto refuses = [&](auto module) {
+    module->to(torch::kFloat64);
+    return throws<c10::ValueError>([&] { module->forward(x, x, x); }, words);
+  };
+  EXPECT_TRUE(refuses(
+      SharedProjectionAttention(SharedProjectionAttentionOptions(8, 2).backend(Backend::Fused))));
+  EXPECT_TRUE(refuses(
+      FullProjectionAttention(FullProjectionAttentionOptions(8, 2).backend(Backend::Fused))));
+  EXPECT_TRUE(refuses(
+      InferredLengthAttention(InferredLengthAttentionOptions(8, 2).backend(Backend::Fused))));
+}
+
+}  // namespace
+}  // namespace self_attention

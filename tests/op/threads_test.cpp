@@ -1,0 +1,114 @@
+// The same bits from run to run and on every number of LibTorch's threads.
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/parallel_tasks.h"
+
+namespace self_attention::cpu {
+namespace {
+
+struct Sizes {
+  std::size_t heads;
+  std::size_t queries;
+  std::size_t keys;
+  bool causal;
+};
+
+/// Queries, keys and values, with room for the output.
+class Call {
+ public:
+  explicit Call(const Sizes& sizes) : output(sizes.heads * sizes.queries * kDim) {
+    const auto& [heads, queries, keys, causal] = sizes;
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (std::vector<float>* tensor : {&query_, &key_, &value_}) {
+      tensor->resize(heads * std::max(queries, keys) * kDim);
+      for (float& x : *tensor) x = normal(random);
+    }
+    const auto strides = [](std::size_t rows) {
+      const auto row = static_cast<std::int64_t>(kDim);
+      return Strides{0, static_cast<std::int64_t>(rows) * row, row, 1};
+    };
+    problem.query = {query_.data(), strides(queries)};
+    problem.key = {key_.data(), strides(keys)};
+    problem.value = {value_.data(), strides(keys)};
+    problem.output = output.data();
+    problem.output_strides = strides(queries);
+    problem.batch = 1;
+    problem.heads = heads;
+    problem.query_length = queries;
+    problem.key_length = keys;
+    problem.head_dim = problem.value_dim = kDim;
+    problem.scale = 0.25F;
+    problem.causal = causal;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  AttentionProblem problem;
+  std::vector<float> output;
+
+ private:
+  static constexpr std::size_t kDim = 16;
+  std::vector<float> query_, key_, value_;
+};
+
+class Threads : public ::testing::TestWithParam<const Kernel*> {
+ protected:
+  void TearDown() override { at::set_num_threads(before_); }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+TEST_P(Threads, DoNotChangeABit) {
+  for (const Sizes& sizes : {Sizes{2, 900, 300, true}, {8, 64, 64, false}, {4, 1, 5000, false}}) {
+    Call call(sizes);
+    at::set_num_threads(1);
+    const auto run = [&] {
+      std::fill(call.output.begin(), call.output.end(), -1.0F);
+      Schedule schedule(call.problem, *GetParam(), available_threads());
+      return run_tasks(schedule);
+    };
+    EXPECT_EQ(run(), 1U);
+    const std::vector<float> expected = call.output;
+    for (const int threads : {1, 2, 3, 4, 8}) {
+      at::set_num_threads(threads);
+      for (int i = 0; i < 50; ++i) {
+        ASSERT_EQ(run(), static_cast<std::size_t>(threads)) << "threads that took part";
+        ASSERT_EQ(call.output, expected) << GetParam()->name << " on " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(Threads, AreLeftAloneInsideAParallelRegion) {
+  at::set_num_threads(2);
+  const Sizes sizes = {4, 64, 64, false};
+  Call call(sizes);
+  Schedule alone(call.problem, *GetParam(), 1);
+  run_tasks(alone);
+  std::vector<std::vector<float>> outputs(2);
+  at::parallel_for(0, 2, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      Call mine(sizes);
+      Schedule schedule(mine.problem, *GetParam(), available_threads());
+      EXPECT_EQ(run_tasks(schedule), 1U);
+      outputs[static_cast<std::size_t>(i)] = mine.output;
+    }
+  });
+  for (const std::vector<float>& output : outputs) EXPECT_EQ(output, call.output);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Threads, ::testing::ValuesIn(kernels().begin(), kernels().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace self_attention::cpu
