@@ -123,7 +123,8 @@ torch::Tensor full_projection_attention(const torch::Tensor& values, const torch
                                         const torch::Tensor& k_weight, const torch::Tensor& k_bias,
                                         const torch::Tensor& v_weight, const torch::Tensor& v_bias,
                                         const torch::Tensor& output_weight,
-                                        const torch::Tensor& output_bias, int64_t num_heads, Backend backend) {
+                                        const torch::Tensor& output_bias, int64_t num_heads,
+                                        Backend backend) {
   return attend("full_projection_attention", {values, keys, query, mask},
                 {q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, output_weight, output_bias,
                  num_heads, backend});
@@ -164,10 +165,10 @@ torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
                                                    const torch::Tensor& keys,
                                                    const torch::Tensor& query,
                                                    const torch::Tensor& mask) {
-  return attend(
-      "FullProjectionAttention", {values, keys, query, mask},
-      {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias, v_linear->weight,
-       v_linear->bias, output_linear->weight, output_linear->bias, options.num_heads(), options.backend()});
+  return attend("FullProjectionAttention", {values, keys, query, mask},
+                {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias,
+                 v_linear->weight, v_linear->bias, output_linear->weight, output_linear->bias,
+                 options.num_heads(), options.backend()});
 }
 
 }  // namespace self_attention

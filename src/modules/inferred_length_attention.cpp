@@ -59,15 +59,14 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
 
 namespace functional {
 
-torch::Tensor inferred_length_attention(const torch::Tensor& values, const torch::Tensor& keys,
-                                        const torch::Tensor& queries, const torch::Tensor& mask,
-                                        const torch::Tensor& values_weight,
-                                        const torch::Tensor& keys_weight,
-                                        const torch::Tensor& queries_weight,
-                                        const torch::Tensor& fc_out_weight,
-                                        const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
-  return attend("inferred_length_attention", {values, keys, queries, mask},
-                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
+torch::Tensor inferred_length_attention(
+    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& queries,
+    const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
+    const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
+  return attend(
+      "inferred_length_attention", {values, keys, queries, mask},
+      {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
 }
 
 }  // namespace functional

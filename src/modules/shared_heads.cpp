@@ -56,9 +56,12 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
   const torch::Tensor queries = torch::linear(split_query, parameters.queries_weight);
 
   const double divisor = std::pow(static_cast<double>(parameters.embed_size()), 0.5);
-  const AttentionArguments arguments = {queries.transpose(1, 2), keys.transpose(1, 2),
-                                        values.transpose(1, 2),  inputs.mask,
-                                        1 / divisor,             /*is_causal=*/false};
+  const AttentionArguments arguments = {queries.transpose(1, 2),
+                                        keys.transpose(1, 2),
+                                        values.transpose(1, 2),
+                                        inputs.mask,
+                                        1 / divisor,
+                                        /*is_causal=*/false};
   torch::Tensor attended;
   if (runs_fused(who, parameters.backend, arguments)) {
     attended = call_attention(arguments).transpose(1, 2);

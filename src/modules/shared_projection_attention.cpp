@@ -23,15 +23,14 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
 
 namespace functional {
 
-torch::Tensor shared_projection_attention(const torch::Tensor& values, const torch::Tensor& keys,
-                                          const torch::Tensor& query, const torch::Tensor& mask,
-                                          const torch::Tensor& values_weight,
-                                          const torch::Tensor& keys_weight,
-                                          const torch::Tensor& queries_weight,
-                                          const torch::Tensor& fc_out_weight,
-                                          const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
-  return attend("shared_projection_attention", {values, keys, query, mask},
-                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
+torch::Tensor shared_projection_attention(
+    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
+    const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
+    const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
+  return attend(
+      "shared_projection_attention", {values, keys, query, mask},
+      {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
 }
 
 }  // namespace functional

@@ -30,9 +30,9 @@ bool runs_fused(std::string_view who, Backend backend, const AttentionArguments&
   if (backend == Backend::Eager) return false;
   const std::string reason = cpu::ineligible_because(arguments);
   if (backend == Backend::Fused) {
-    TORCH_CHECK_VALUE(reason.empty(),
-                      message(who, "backend", "arguments that the fused kernel can run",
-                              "others: " + reason));
+    TORCH_CHECK_VALUE(
+        reason.empty(),
+        message(who, "backend", "arguments that the fused kernel can run", "others: " + reason));
     return true;
   }
   // Its gradients go through the formula a second time, which costs more than keeping it.
@@ -56,8 +56,8 @@ torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,
 AttentionKernel attention_kernel(const torch::Tensor& query, const torch::Tensor& key,
                                  const torch::Tensor& value, const torch::Tensor& mask,
                                  const AttentionOptions& options) {
-  const AttentionArguments arguments = {query, key,  value, mask, options.scale(),
-                                        options.is_causal()};
+  const AttentionArguments arguments = {
+      query, key, value, mask, options.scale(), options.is_causal()};
   check_attention(arguments);
   if (query.is_cuda()) return {"cuda/sdpa", ""};
   std::string reason = cpu::ineligible_because(arguments);

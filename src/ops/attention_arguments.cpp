@@ -26,9 +26,9 @@ void check_attention(const AttentionArguments& arguments) {
   const int64_t batch = query.size(0);
   const int64_t heads = query.size(1);
   const int64_t head_dim = query.size(3);
-  check_shape("key", key, c10::str("(N=", batch, ", H=", heads, ", K, d=", head_dim, ")"),
-              key.dim() == 4 && key.size(0) == batch && key.size(1) == heads &&
-                  key.size(3) == head_dim);
+  check_shape(
+      "key", key, c10::str("(N=", batch, ", H=", heads, ", K, d=", head_dim, ")"),
+      key.dim() == 4 && key.size(0) == batch && key.size(1) == heads && key.size(3) == head_dim);
   const int64_t key_length = key.size(2);
   check_shape("value", value, c10::str("(N=", batch, ", H=", heads, ", K=", key_length, ", dv)"),
               value.dim() == 4 && value.size(0) == batch && value.size(1) == heads &&

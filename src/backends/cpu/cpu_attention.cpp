@@ -26,8 +26,7 @@ const cpu::Kernel* find_kernel(const std::string& name, std::string_view who) {
 
 const cpu::Kernel* first_kernel() {
   const char* name = std::getenv("SELF_ATTENTION_CPU_TARGET");
-  return name == nullptr ? cpu::kernels().front()
-                         : find_kernel(name, "SELF_ATTENTION_CPU_TARGET");
+  return name == nullptr ? cpu::kernels().front() : find_kernel(name, "SELF_ATTENTION_CPU_TARGET");
 }
 
 std::atomic<const cpu::Kernel*>& chosen_kernel() {

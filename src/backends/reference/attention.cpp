@@ -9,9 +9,10 @@ torch::Tensor attention(const AttentionArguments& arguments) {
   const torch::Tensor& key = arguments.key;
   torch::Tensor mask = arguments.mask;
   if (arguments.is_causal) {
-    const torch::Tensor causal = torch::ones({query.size(2), key.size(2)},
-                                             query.options().dtype(torch::kBool).requires_grad(false))
-                                     .tril();
+    const torch::Tensor causal =
+        torch::ones({query.size(2), key.size(2)},
+                    query.options().dtype(torch::kBool).requires_grad(false))
+            .tril();
     mask = mask.defined() ? causal.logical_and(mask != 0) : causal;
   }
   const torch::Tensor scores = torch::matmul(query, key.transpose(-2, -1));

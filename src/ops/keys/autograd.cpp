@@ -25,7 +25,7 @@ class RecomputedAttention : public torch::autograd::Function<RecomputedAttention
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
                           const Variable& value, const std::optional<torch::Tensor>& mask,
                           double scale, bool is_causal) {
-    const AttentionArguments arguments = {query, key,   value,    mask.value_or(torch::Tensor()),
+    const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
                                           scale, is_causal};
     context->save_for_backward({query, key, value, arguments.mask});
     context->saved_data["scale"] = scale;
@@ -74,7 +74,7 @@ torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor
                                  const torch::Tensor& value,
                                  const std::optional<torch::Tensor>& mask, double scale,
                                  bool is_causal) {
-  const AttentionArguments arguments = {query, key,   value,    mask.value_or(torch::Tensor()),
+  const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
                                         scale, is_causal};
   if (needs_formula(arguments)) {
     check_attention(arguments);

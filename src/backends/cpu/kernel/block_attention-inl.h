@@ -27,18 +27,18 @@ inline constexpr std::size_t kScoreStride = kKeyBlock + 16;
 
 /// What is known of a query's row.
 enum RowFlag : std::uint8_t {
-  kRowKeeps = 1,     // it keeps a key
-  kRowSkipped = 2,   // masked keys of it were left out
-  kRowStarted = 4,   // its block's results have begun
+  kRowKeeps = 1,    // it keeps a key
+  kRowSkipped = 2,  // masked keys of it were left out
+  kRowStarted = 4,  // its block's results have begun
 };
 
 /// The weights of one row in one block.
 struct RowWeights {
-  float* scores;             // in: scores in powers of two; out: weights
+  float* scores;             // in: scores; out: weights
   std::size_t count;         // keys that the row may see
   std::size_t width;         // weights are zero from count to here
   const std::uint8_t* keep;  // or nullptr
-  float masked_score;
+  float factor;              // of scores, to make them powers of two
 };
 
 struct RowState {
@@ -47,13 +47,13 @@ struct RowState {
   float rescale;  // of what was summed before this block
 };
 
-/// Scores that the mask leaves out become masked_score; returns the largest score and `max`.
+/// Scores that the mask leaves out become kMaskedScore; returns the largest score and `max`.
 HWY_INLINE float MaskAndMax(const RowWeights& row, float max) {
   const F32 d;
   const U32 du;
   const hn::Rebind<std::uint8_t, F32> d8;
   const Floats lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const Floats masked = hn::Set(d, row.masked_score);
+  const Floats masked = hn::Set(d, kMaskedScore);
   Floats max0 = hn::Set(d, max);
   Floats max1 = max0;
   const auto masked_at = [&](Floats score, const std::uint8_t* keep) HWY_ATTR {
@@ -86,30 +86,32 @@ HWY_INLINE float MaskAndMax(const RowWeights& row, float max) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
 }
 
-/// Scores to weights 2^(score − max), by the online softmax: Milakov and Gimelshein 2018.
+/// Scores to weights 2^(factor · (score − max)), by the online softmax: Milakov and Gimelshein
+/// 2018.
 HWY_INLINE void ToWeights(const RowWeights& row, RowState& state) {
   const F32 d;
   const float max = MaskAndMax(row, state.max);
-  const Floats offset = hn::Set(d, max);
+  const Floats factor = hn::Set(d, row.factor);
+  const Floats offset = hn::Set(d, PowerOfTwo(max, row.factor));
   Floats sum0 = hn::Zero(d);
   Floats sum1 = hn::Zero(d);
   std::size_t i = 0;
   for (; i + 2 * kLanes <= row.count; i += 2 * kLanes) {
-    const Floats w0 = Exp2(hn::Sub(hn::Load(d, row.scores + i), offset));
-    const Floats w1 = Exp2(hn::Sub(hn::Load(d, row.scores + i + kLanes), offset));
+    const Floats w0 = Exp2(hn::Sub(hn::Mul(hn::Load(d, row.scores + i), factor), offset));
+    const Floats w1 = Exp2(hn::Sub(hn::Mul(hn::Load(d, row.scores + i + kLanes), factor), offset));
     hn::Store(w0, d, row.scores + i);
     hn::Store(w1, d, row.scores + i + kLanes);
     sum0 = hn::Add(sum0, w0);
     sum1 = hn::Add(sum1, w1);
   }
   for (; i < row.count; i += kLanes) {
-    Floats w = Exp2(hn::Sub(hn::Load(d, row.scores + i), offset));
+    Floats w = Exp2(hn::Sub(hn::Mul(hn::Load(d, row.scores + i), factor), offset));
     if (row.count - i < kLanes) w = hn::IfThenElseZero(hn::FirstN(d, row.count - i), w);
     hn::Store(w, d, row.scores + i);
     sum0 = hn::Add(sum0, w);
   }
   for (; i < row.width; i += kLanes) hn::Store(hn::Zero(d), d, row.scores + i);
-  state.rescale = Exp2(state.max - max);
+  state.rescale = Exp2(PowerOfTwo(state.max, row.factor) - PowerOfTwo(max, row.factor));
   state.sum = state.sum * state.rescale + hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
   state.max = max;
 }
@@ -123,8 +125,7 @@ HWY_INLINE void ToWeights(const RowWeights& row, RowState& state) {
 class BlockTask : public HeadTask {
  public:
   BlockTask(const AttentionProblem& problem, Head head, Workspace& space)
-      : HeadTask(problem, head, space),
-        output_width_(hwy::RoundUpTo(problem.value_dim, kPanel)) {}
+      : HeadTask(problem, head, space), output_width_(hwy::RoundUpTo(problem.value_dim, kPanel)) {}
 
   void Run(Range queries) {
     first_ = queries.begin;
@@ -143,6 +144,8 @@ class BlockTask : public HeadTask {
   }
 
  private:
+  /// Up to here LibTorch's own products are more exact than one long sum, and ours should be.
+  static constexpr std::size_t kFewKeys = 11;
   /// Bytes of keys and values that are packed at once.
   static constexpr std::size_t kPartBytes = std::size_t{1} << 21;
 
@@ -221,7 +224,7 @@ class BlockTask : public HeadTask {
     for (std::size_t i = 0; i < rows; ++i) {
       float* to = space_.queries.data() + i * depth;
       const float* query = queries_.get(first_ + row + i, depth, to);
-      for (std::size_t k = 0; k < depth; ++k) to[k] = query[k] * factor_;
+      if (query != to) std::memcpy(to, query, depth * sizeof(float));
     }
     for (std::size_t block = from; block < from + keys; block += kKeyBlock) {
       RunBlock(row, rows, block, std::min(kKeyBlock, from + keys - block));
@@ -246,18 +249,23 @@ class BlockTask : public HeadTask {
       for (std::size_t group = 0; group < groups; ++group) {
         if (key >= widths[group]) continue;
         const std::size_t start = group_start(group);
-        Multiply(group_start(group + 1) - start, std::min(kPanel, widths[group] - key),
-                 {space_.queries.data() + start * depth, depth, panel, depth,
-                  scores + start * kScoreStride + key, kScoreStride, nullptr});
+        const Product product = {space_.queries.data() + start * depth, depth,        panel,  depth,
+                                 scores + start * kScoreStride + key,   kScoreStride, nullptr};
+        const std::size_t columns = std::min(kPanel, widths[group] - key);
+        if (key_count_ <= kFewKeys) {
+          MultiplyInPieces(group_start(group + 1) - start, columns, product);
+        } else {
+          Multiply(group_start(group + 1) - start, columns, product);
+        }
       }
     }
     float rescale[kQueryBlock];
     for (std::size_t group = 0; group < groups; ++group) {
       for (std::size_t i = group_start(group); i < group_start(group + 1); ++i) {
         RowState state{space_.maxima[row + i], space_.sums[row + i], 1.0F};
-        ToWeights({scores + i * kScoreStride, counts.keys[i], widths[group], counts.keep[i],
-                   masked_score_},
-                  state);
+        ToWeights(
+            {scores + i * kScoreStride, counts.keys[i], widths[group], counts.keep[i], factor_},
+            state);
         space_.maxima[row + i] = state.max;
         space_.sums[row + i] = state.sum;
         rescale[i] = state.rescale;
@@ -335,8 +343,8 @@ class BlockTask : public HeadTask {
   std::size_t output_width_;
   std::size_t first_ = 0;
   std::size_t count_ = 0;
-  std::size_t key_count_ = 0;               // packed keys: all, or those that every query keeps
-  const std::uint32_t* kept_ = nullptr;     // which they are, if not all
+  std::size_t key_count_ = 0;            // packed keys: all, or those that every query keeps
+  const std::uint32_t* kept_ = nullptr;  // which they are, if not all
   bool row_mask_ = false;
   bool full_mask_ = false;
   std::size_t part_from_ = 0;

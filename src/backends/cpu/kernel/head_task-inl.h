@@ -23,6 +23,15 @@ namespace self_attention::cpu::HWY_NAMESPACE {
 /// Keys of a block of scores.
 inline constexpr std::size_t kKeyBlock = 256;
 
+/// What a masked score becomes.
+inline constexpr float kMaskedScore = -1e20F;
+
+/// The score as a power of two, finite where it is the lowest number: what is lower then vanishes.
+HWY_INLINE float PowerOfTwo(float score, float factor) {
+  const float power = score * factor;
+  return power < -FLT_MAX ? -FLT_MAX : power;
+}
+
 /// Inputs, mask and output of one head, and the end of every row.
 class HeadTask {
  public:
@@ -33,8 +42,7 @@ class HeadTask {
         keys_(problem.key, problem.kind, head.batch, head.head),
         values_(problem.value, problem.kind, head.batch, head.head),
         mask_(problem.mask, head.batch, head.head),
-        factor_(problem.scale * kLog2E),
-        masked_score_(static_cast<float>(-1e20 * static_cast<double>(kLog2E) * problem.scale)) {
+        factor_(problem.scale * 1.44269504088896340736F) {
     const std::int64_t element = problem.kind == ElementKind::kFloat32 ? 4 : 2;
     output_ = static_cast<char*>(problem.output) +
               element * (static_cast<std::int64_t>(head.batch) * problem.output_strides[0] +
@@ -50,7 +58,7 @@ class HeadTask {
       Store(Mean(), query);
       return;
     }
-    if (row.skipped && row.max < masked_score_ + 150.0F) {
+    if (row.skipped && row.max <= kMaskedScore + 150.0F / factor_) {
       RunExactly(query, result);
     } else {
       const float inverse = 1.0F / row.sum;
@@ -70,8 +78,8 @@ class HeadTask {
       total.skipped = total.skipped || next.skipped;
       if (!next.keeps) continue;
       const float max = std::max(total.max, next.max);
-      const float old_scale = total.keeps ? Exp2(total.max - max) : 0.0F;
-      const float scale = Exp2(next.max - max);
+      const float old_scale = total.keeps ? Exp2(power(total.max) - power(max)) : 0.0F;
+      const float scale = Exp2(power(next.max) - power(max));
       const float* from = sums + i * width;
       for (std::size_t column = 0; column < width; ++column) {
         sums[column] = sums[column] * old_scale + from[column] * scale;
@@ -84,14 +92,13 @@ class HeadTask {
   }
 
  protected:
-  static constexpr float kLog2E = 1.44269504088896340736F;
-
   void Store(const float* result, std::size_t query) {
     StoreRow(result, problem_.value_dim, problem_.kind,
              output_ + static_cast<std::int64_t>(query) * output_row_bytes_);
   }
 
-  /// The mean of all values, in which a query attends that keeps no key; zeros where there are none.
+  /// The mean of all values, in which a query attends that keeps no key; zeros where there are
+  /// none.
   const float* Mean() {
     if (has_mean_) return space_.mean.data();
     has_mean_ = true;
@@ -126,7 +133,7 @@ class HeadTask {
     std::fill_n(result, width, 0.0F);
     float sum = 0;
     for (std::size_t key = 0; key < problem_.key_length; ++key) {
-      const float weight = Exp2(ExactScore(query, key) - max);
+      const float weight = Exp2(ExactScore(query, key) * factor_ - power(max));
       sum += weight;
       const float* value = values_.get(key, width, space_.rows.data());
       for (std::size_t column = 0; column < width; ++column) {
@@ -139,14 +146,16 @@ class HeadTask {
   float ExactScore(std::size_t query, std::size_t key) {
     std::uint8_t keep = 1;
     if (mask_.exists()) keep = *mask_.row(query, key, 1, &keep);
-    if (keep == 0 || (problem_.causal && key > query)) return masked_score_;
+    if (keep == 0 || (problem_.causal && key > query)) return kMaskedScore;
     const std::size_t depth = problem_.head_dim;
     const float* q = queries_.get(query, depth, space_.rows.data());
     const float* k = keys_.get(key, depth, space_.rows.data() + depth);
     float score = 0;
-    for (std::size_t i = 0; i < depth; ++i) score += q[i] * factor_ * k[i];
+    for (std::size_t i = 0; i < depth; ++i) score += q[i] * k[i];
     return score;
   }
+
+  float power(float score) const { return PowerOfTwo(score, factor_); }
 
   const AttentionProblem& problem_;
   Workspace& space_;
@@ -154,8 +163,7 @@ class HeadTask {
   HeadRows keys_;
   HeadRows values_;
   HeadMask mask_;
-  float factor_;  // scale · log2 e: scores are powers of two
-  float masked_score_;
+  float factor_;  // scale · log2 e: of scores, to make them powers of two
 
  private:
   char* output_;

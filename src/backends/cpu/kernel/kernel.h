@@ -15,7 +15,7 @@ inline constexpr std::size_t kKeysPerChunk = 512;
 
 /// A query's unnormalised result over some keys.
 struct RowResult {
-  float max = -FLT_MAX;  // of its scores, in powers of two
+  float max = -FLT_MAX;  // of its scores
   float sum = 0;         // of its weights
   bool keeps = false;    // whether it keeps a key
   bool skipped = false;  // whether masked keys were left out

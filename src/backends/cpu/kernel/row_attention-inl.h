@@ -35,8 +35,8 @@ class RowTask : public HeadTask {
   RowResult Run(std::size_t query, Range keys, float* result) {
     const auto [from, end] = keys;
     RowResult row;
-    const std::size_t limit = problem_.causal ? std::min(query + 1, problem_.key_length)
-                                              : problem_.key_length;
+    const std::size_t limit =
+        problem_.causal ? std::min(query + 1, problem_.key_length) : problem_.key_length;
     const std::size_t visible = std::clamp(limit, from, end) - from;
     row.skipped = visible < end - from;
     const std::size_t width = problem_.value_dim;
@@ -48,7 +48,7 @@ class RowTask : public HeadTask {
     float* scores = space_.scores.data();
     Score(query, count, scores);
     RowState state{-FLT_MAX, 0, 1};
-    ToWeights({scores, count, count, nullptr, masked_score_}, state);
+    ToWeights({scores, count, count, nullptr, factor_}, state);
     row.max = state.max;
     row.sum = state.sum;
     AddValues(count, scores, result);
@@ -79,8 +79,7 @@ class RowTask : public HeadTask {
   const T* Key(std::size_t i) const { return Row(keys_, space_.kept_keys[i]); }
   const T* Value(std::size_t i) const { return Row(values_, space_.kept_keys[i]); }
   static const T* Row(const HeadRows& rows, std::size_t row) {
-    return reinterpret_cast<const T*>(rows.data) +
-           static_cast<std::int64_t>(row) * rows.row_stride;
+    return reinterpret_cast<const T*>(rows.data) + static_cast<std::int64_t>(row) * rows.row_stride;
   }
 
   void Score(std::size_t query, std::size_t count, float* scores) {
@@ -88,7 +87,7 @@ class RowTask : public HeadTask {
     const std::size_t depth = problem_.head_dim;
     float* q = space_.queries.data();
     const float* from = queries_.get(query, depth, q);
-    for (std::size_t k = 0; k < depth; ++k) q[k] = from[k] * factor_;
+    for (std::size_t k = 0; k < depth; ++k) q[k] = from[k];
     std::fill(q + depth, q + hwy::RoundUpTo(depth, kLanes), 0.0F);
     const std::size_t whole = depth / kLanes * kLanes;
     for (std::size_t i = 0; i < count; i += 4) {
@@ -142,8 +141,8 @@ class RowTask : public HeadTask {
     const F32 d;
     Floats sum = hn::Zero(d);
     for (std::size_t i = 0; i < count; ++i) {
-      sum = hn::MulAdd(hn::Set(d, weights[i]), LoadWideTail(Value(i) + column, width - column),
-                       sum);
+      sum =
+          hn::MulAdd(hn::Set(d, weights[i]), LoadWideTail(Value(i) + column, width - column), sum);
     }
     HWY_ALIGN float tail[kLanes];
     hn::Store(sum, d, tail);

@@ -20,8 +20,8 @@ bool has_rows(const ConstView& view, std::size_t columns) {
 Schedule::Schedule(const AttentionProblem& problem, const Kernel& kernel, std::size_t threads)
     : problem_(problem), kernel_(kernel), head_count_(problem.batch * problem.heads) {
   const std::size_t queries = problem.query_length;
-  if (queries <= kFewQueries && problem.key_length > 0 &&
-      has_rows(problem.key, problem.head_dim) && has_rows(problem.value, problem.value_dim)) {
+  if (queries <= kFewQueries && problem.key_length > 0 && has_rows(problem.key, problem.head_dim) &&
+      has_rows(problem.value, problem.value_dim)) {
     chunks_ = (problem.key_length + kKeysPerChunk - 1) / kKeysPerChunk;
     rows_.resize(head_count_ * queries * chunks_);
     sums_.resize(rows_.size() * problem.value_dim);
@@ -31,7 +31,8 @@ Schedule::Schedule(const AttentionProblem& problem, const Kernel& kernel, std::s
   const std::size_t wanted = threads > 1 ? 4 * threads : 1;
   const std::size_t most = std::max<std::size_t>(queries / kSmallestPiece, 1);
   const std::size_t least = (queries + kLargestPiece - 1) / kLargestPiece;
-  pieces_ = std::max(least, std::min(most, (wanted + head_count_ - 1) / std::max<std::size_t>(head_count_, 1)));
+  pieces_ = std::max(
+      least, std::min(most, (wanted + head_count_ - 1) / std::max<std::size_t>(head_count_, 1)));
 }
 
 std::size_t Schedule::tasks(std::size_t round) const {
@@ -60,15 +61,15 @@ void Schedule::run_chunk(std::size_t task, Workspace& space) {
   const std::size_t row = task / chunks_;
   const std::size_t begin = task % chunks_ * kKeysPerChunk;
   const Range keys = {begin, std::min(begin + kKeysPerChunk, problem_.key_length)};
-  rows_[task] = kernel_.run_row(problem_, head_of(row / problem_.query_length),
-                                row % problem_.query_length, keys,
-                                sums_.data() + task * problem_.value_dim, space);
+  rows_[task] =
+      kernel_.run_row(problem_, head_of(row / problem_.query_length), row % problem_.query_length,
+                      keys, sums_.data() + task * problem_.value_dim, space);
 }
 
 void Schedule::merge(std::size_t task, Workspace& space) {
   const std::size_t first = task * chunks_;
-  kernel_.merge_rows(problem_, head_of(task / problem_.query_length),
-                     task % problem_.query_length, std::span(rows_).subspan(first, chunks_),
+  kernel_.merge_rows(problem_, head_of(task / problem_.query_length), task % problem_.query_length,
+                     std::span(rows_).subspan(first, chunks_),
                      sums_.data() + first * problem_.value_dim, space);
 }
 

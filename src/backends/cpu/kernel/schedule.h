@@ -22,9 +22,7 @@ class Schedule {
 
  private:
   bool by_row() const { return chunks_ > 0; }
-  Head head_of(std::size_t index) const {
-    return {index / problem_.heads, index % problem_.heads};
-  }
+  Head head_of(std::size_t index) const { return {index / problem_.heads, index % problem_.heads}; }
   void run_block(std::size_t task, Workspace& space) const;
   void run_chunk(std::size_t task, Workspace& space);
   void merge(std::size_t task, Workspace& space);

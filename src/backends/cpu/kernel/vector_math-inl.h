@@ -30,7 +30,7 @@ inline constexpr std::size_t kLanes = hn::MaxLanes(F32());
 ///
 /// x = n + f with n the nearest integer; 2^f by a polynomial (a minimax fit of degree 5 over
 /// [−½, ½] that is exact at 0, relative error 9.2e-8), 2^n through the exponent's bits. Half the
-/// cost of Highway's Exp, which also scales by log2 e: here that factor is in the query already.
+/// cost of Highway's Exp, which also scales by log2 e: here that factor is in the scores already.
 HWY_INLINE Floats Exp2(Floats x) {
   const F32 d;
   const I32 di;

@@ -42,15 +42,15 @@ class AlignedArray {
 
 /// What one thread needs beside inputs and output. Grows as needed and may serve many tasks.
 struct Workspace {
-  AlignedArray<float> keys;       // packed panels
-  AlignedArray<float> values;     // packed panels
-  AlignedArray<float> rows;       // rows of 16 bits or of wide strides as floats
-  AlignedArray<float> queries;    // a block of scaled query rows
-  AlignedArray<float> scores;     // a block of scores, then of weights
-  AlignedArray<float> outputs;    // unnormalised results
-  AlignedArray<float> maxima;     // of each row, so far
-  AlignedArray<float> sums;       // of each row's weights, so far
-  AlignedArray<float> mean;       // of the values
+  AlignedArray<float> keys;                // packed panels
+  AlignedArray<float> values;              // packed panels
+  AlignedArray<float> rows;                // rows of 16 bits or of wide strides as floats
+  AlignedArray<float> queries;             // a block of query rows
+  AlignedArray<float> scores;              // a block of scores, then of weights
+  AlignedArray<float> outputs;             // unnormalised results
+  AlignedArray<float> maxima;              // of each row, so far
+  AlignedArray<float> sums;                // of each row's weights, so far
+  AlignedArray<float> mean;                // of the values
   AlignedArray<std::uint8_t> keep;         // a block of mask rows as bytes
   AlignedArray<std::uint8_t> row_flags;    // see RowFlag
   AlignedArray<std::uint32_t> kept_keys;   // those that a mask common to all queries keeps
