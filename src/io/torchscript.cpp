@@ -41,11 +41,15 @@ void check_parameters_of(std::initializer_list<ExpectedParameter> parameters) {
   }
 }
 
-/// The parameter as an archive holds it: on the CPU, and no view, whose storage would come whole.
+/// The parameter as an archive holds it: on the CPU, and no view of more, whose storage would come
+/// whole. Strides stay, since they decide which kernel a product takes.
 torch::Tensor stored(const torch::Tensor& parameter) {
   torch::Tensor tensor = parameter.detach().to(torch::kCPU);
-  if (tensor.storage().nbytes() != tensor.nbytes() || tensor.is_inference()) {
-    tensor = tensor.clone();
+  if (tensor.storage().nbytes() > tensor.nbytes() || tensor.is_inference()) {
+    const bool repeats = std::ranges::count(tensor.strides(), 0) > 0;
+    tensor = repeats ? tensor.clone()
+                     : torch::empty_strided(tensor.sizes(), tensor.strides(), tensor.options())
+                           .copy_(tensor);
   }
   return tensor.set_requires_grad(parameter.requires_grad());
 }

@@ -8,8 +8,15 @@
 namespace self_attention::io {
 namespace {
 
-// {0} module, {1} E, {2} H, {3} d, {4} name of the query argument. A call of `_refuse` never
-// returns.
+// In these texts {0} is the module, {1} E, {2} H, {3} d, {4} the name of the query argument, {5}
+// the divisor of the scores, {6} the product of q and k.
+//
+// TorchScript computes gradients of neighbouring operators by formulas of its own, which multiply
+// and sum in another order. It has none for movedim, view, reshape, masked_fill and einsum, and
+// none across branches; what needs it is kept apart by these, so that LibTorch's own gradients are
+// taken.
+
+// A call of `_refuse` never returns.
 constexpr std::string_view kRefusals = R"script(
 def _shape_text(self, size: List[int]) -> str:
     text = ", ".join([str(n) for n in size])
@@ -106,14 +113,14 @@ constexpr std::string_view kSharedProjections = R"script(
 )script";
 
 constexpr std::string_view kFullViews = R"script(
-    value_rows = values.view([batch, length, 1, {1}]).permute([0, 2, 1, 3])
-    key_rows = keys.view([batch, length, 1, {1}]).permute([0, 2, 1, 3])
-    query_rows = query.view([batch, rows, 1, {1}]).permute([0, 2, 1, 3])
+    value_rows = values.view([batch, length, 1, {1}]).movedim(1, 2)
+    key_rows = keys.view([batch, length, 1, {1}]).movedim(1, 2)
+    query_rows = query.view([batch, rows, 1, {1}]).movedim(1, 2)
 )script";
 
 // One view for all three: its gradients then meet in one place, in the order of the C++ module.
 constexpr std::string_view kSingleView = R"script(
-    value_rows = x.view([batch, length, 1, {1}]).permute([0, 2, 1, 3])
+    value_rows = x.view([batch, length, 1, {1}]).movedim(1, 2)
     key_rows = value_rows
     query_rows = value_rows
 )script";
@@ -124,11 +131,18 @@ constexpr std::string_view kFullProjections = R"script(
     v = torch.linear(value_rows, self.v_linear.weight, self.v_linear.bias)
 )script";
 
-// Not for one head, which a further view could give another kernel.
+// To q and v (N, H, length, d) and k (N, H, d, K). A view of one head changes nothing: it is there
+// to keep operators apart.
+constexpr std::string_view kOneHead = R"script(
+    q = q.view([batch, 1, rows, {1}])
+    k = k.movedim(2, 3)
+    v = v.view([batch, 1, length, {1}])
+)script";
+
 constexpr std::string_view kSplitHeads = R"script(
-    q = q.reshape([batch, rows, {2}, {3}]).permute([0, 2, 1, 3])
-    k = k.reshape([batch, length, {2}, {3}]).permute([0, 2, 1, 3])
-    v = v.reshape([batch, length, {2}, {3}]).permute([0, 2, 1, 3])
+    q = q.reshape([batch, rows, {2}, {3}]).movedim(1, 2)
+    k = k.reshape([batch, length, {2}, {3}]).movedim(1, 3)
+    v = v.reshape([batch, length, {2}, {3}]).movedim(1, 2)
 )script";
 
 constexpr std::string_view kSharedOutput = R"script(
@@ -136,50 +150,67 @@ constexpr std::string_view kSharedOutput = R"script(
     return torch.linear(merged, self.fc_out.weight, self.fc_out.bias)
 )script";
 
+constexpr std::string_view kOneHeadMerged = R"script(
+    merged = torch.matmul(weights, v).view([batch, rows, {1}])
+)script";
+
+constexpr std::string_view kMerged = R"script(
+    merged = torch.matmul(weights, v).movedim(1, 2).contiguous().view([batch, rows, {1}])
+)script";
+
 constexpr std::string_view kFullOutput = R"script(
-    merged = torch.matmul(weights, v).permute([0, 2, 1, 3]).contiguous().view([batch, rows, {1}])
     return torch.linear(merged, self.output_linear.weight, self.output_linear.bias)
 )script";
 
-constexpr std::string_view kEinsum = R"script(torch.einsum("nqhd,nkhd->nhqk", [q, k]))script";
-constexpr std::string_view kFullScores = "torch.matmul(q, k.transpose(-2, -1))";
-
-// {0} the scores, {1} the divisor.
-constexpr std::string_view kPlainWeights = R"script(
-    weights = torch.softmax({0} / {1}, -1)
+constexpr std::string_view kSharedPlainWeights = R"script(
+    weights = torch.softmax(torch.einsum("nqhd,nkhd->nhqk", [q, k]) / {5}, -1)
 )script";
 
-// The usual shapes pass by one comparison. {0} the scores, {1} the divisor, {2} H; the dtypes are 5
-// float16 and 6 float32. The score product is inside the branches so that no part of a script is
-// long enough for TorchScript's own gradient formulas, which round differently.
+constexpr std::string_view kFullPlainWeights = R"script(
+    scores = torch.matmul(q, k).view([batch, {2}, rows, length])
+    weights = torch.softmax(scores / {5}, -1).view([batch, {2}, rows, length])
+)script";
+
+// The usual shapes pass by one comparison. The dtypes are 5 float16 and 6 float32.
 constexpr std::string_view kMaskedWeights = R"script(
     m_size = mask.size()
     if m_size != [batch, 1, 1, length]:
         if m_size != [rows, length]:
             self._check_mask(m_size, [batch, {2}, rows, length])
     if q.dtype == 5:
-        weights = torch.softmax({0}.to(6).masked_fill(mask == 0, -1e20) / {1}, -1).to(5)
+        weights = torch.softmax({6}.to(6).masked_fill(mask == 0, -1e20) / {5}, -1).to(5)
     else:
-        weights = torch.softmax({0}.masked_fill(mask == 0, -1e20) / {1}, -1)
+        weights = torch.softmax({6}.masked_fill(mask == 0, -1e20) / {5}, -1)
 )script";
 
 // Before the masked weights: q as (N, H, Q, d), k as (N, H, d, K).
-constexpr std::string_view kPermuted = R"script(
-    q, k = q.permute([0, 2, 1, 3]), k.permute([0, 2, 3, 1])
+constexpr std::string_view kMoved = R"script(
+    q, k = q.movedim(1, 2), k.movedim(1, 3)
 )script";
-
-/// The text without its first line break, {0} to {4} replaced.
-std::string filled(std::string_view text, const ScriptForm& form) {
-  const bool inferred = form.variant == ScriptVariant::kInferredLength;
-  const char* query = form.inputs == ScriptInputs::kSingle ? "x" : inferred ? "queries" : "query";
-  return formatted(fmt::runtime(text.substr(1)), module_name(form.variant), form.embed, form.heads,
-                   form.head_dim(), query);
-}
 
 /// The shortest text that TorchScript reads as exactly this floating number.
 std::string float_text(double number) {
   const std::string text = formatted("{}", number);
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+/// Whether q and k are multiplied by einsum where a mask follows: heads of a single feature, which
+/// matmul multiplies in another way.
+bool multiplies_by_einsum(const ScriptForm& form) {
+  return form.variant != ScriptVariant::kFullProjection && form.head_dim() == 1;
+}
+
+/// The text without its first line break and with the form in its places.
+std::string filled(std::string_view text, const ScriptForm& form) {
+  const bool inferred = form.variant == ScriptVariant::kInferredLength;
+  const bool full = form.variant == ScriptVariant::kFullProjection;
+  const char* query = form.inputs == ScriptInputs::kSingle ? "x" : inferred ? "queries" : "query";
+  const std::int64_t scaled_by = full ? form.head_dim() : form.embed;
+  const std::string divisor = float_text(std::pow(static_cast<double>(scaled_by), 0.5));
+  const char* scores = multiplies_by_einsum(form) ? "torch.einsum(\"nqhd,nkhd->nhqk\", [q, k])"
+                                                  : "torch.matmul(q, k)";
+  return formatted(fmt::runtime(text.substr(1)), module_name(form.variant), form.embed, form.heads,
+                   form.head_dim(), query, divisor, scores);
 }
 
 std::string indented(const std::string& block) {
@@ -195,17 +226,9 @@ std::string indented(const std::string& block) {
 /// The lines that make `weights` of q and k.
 std::string weights_text(const ScriptForm& form) {
   const bool full = form.variant == ScriptVariant::kFullProjection;
-  // The base is an integer, and std::pow of it what Python's ** gives.
-  const std::int64_t scaled_by = full ? form.head_dim() : form.embed;
-  const std::string divisor = float_text(std::pow(static_cast<double>(scaled_by), 0.5));
-  // einsum multiplies heads of a single feature in another way than matmul.
-  const bool permutes = !full && form.head_dim() > 1;
-  const std::string_view plain_scores = full ? kFullScores : kEinsum;
-  const std::string_view masked_scores = permutes ? "torch.matmul(q, k)" : plain_scores;
-  const std::string plain = formatted(fmt::runtime(kPlainWeights.substr(1)), plain_scores, divisor);
-  const std::string masked =
-      std::string(permutes ? kPermuted.substr(1) : "") +
-      formatted(fmt::runtime(kMaskedWeights.substr(1)), masked_scores, divisor, form.heads);
+  const std::string plain = filled(full ? kFullPlainWeights : kSharedPlainWeights, form);
+  const std::string moved = full || multiplies_by_einsum(form) ? "" : filled(kMoved, form);
+  const std::string masked = moved + filled(kMaskedWeights, form);
   switch (form.mask) {
     case ScriptMask::kRequired:
       return masked;
@@ -231,11 +254,11 @@ std::string body_text(const ScriptForm& form) {
   }
   const bool single = form.inputs == ScriptInputs::kSingle;
   return part(single ? kSingleSizes : kSequenceSizes) + part(single ? kSingleView : kFullViews) +
-         part(kFullProjections) + (form.heads > 1 ? part(kSplitHeads) : "") + weights +
-         part(kFullOutput);
+         part(kFullProjections) + part(form.heads > 1 ? kSplitHeads : kOneHead) + weights +
+         part(form.heads > 1 ? kMerged : kOneHeadMerged) + part(kFullOutput);
 }
 
-constexpr std::array<std::string_view, 37> kPortableOperators = {
+constexpr std::array<std::string_view, 36> kPortableOperators = {
     "aten::__derive_index(int index, int start, int step) -> int",
     "aten::__getitem__.t(t[](a) list, int idx) -> t(*)",
     "aten::__is__(t1 self, t2 obj) -> bool",
@@ -257,10 +280,10 @@ constexpr std::array<std::string_view, 37> kPortableOperators = {
     "aten::lt.int(int a, int b) -> bool",
     "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
     "aten::matmul(Tensor self, Tensor other) -> Tensor",
+    "aten::movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
     "aten::ne.int(int a, int b) -> bool",
     "aten::ne.int_list(int[] a, int[] b) -> bool",
     "aten::numel(Tensor self) -> int",
-    "aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)",
     "aten::remainder.int(int a, int b) -> int",
     "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
     "aten::size(Tensor self) -> int[]",
@@ -269,7 +292,6 @@ constexpr std::array<std::string_view, 37> kPortableOperators = {
     "aten::sub.int(int a, int b) -> int",
     "aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool "
     "copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
-    "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
     "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
     "prim::RaiseException(str msg, str? cls=None) -> ()",
     "prim::dtype(Tensor a) -> int",

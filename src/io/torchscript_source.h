@@ -39,9 +39,10 @@ std::vector<std::string> script_arguments(const ScriptForm& form);
 /// words of the C++ module. They read the parameters of children called as in the C++ module.
 ///
 /// The operations are those of the C++ module, so that results are equal to the bit, also where the
-/// archive's parameters are converted to another dtype later. One is written differently: where a
-/// mask follows, (N, Q, H, d) by (N, K, H, d) is a matmul of permuted views, the product that
-/// einsum makes of them, without the time that it takes to read its equation.
+/// archive's parameters are converted to another dtype later. What is written differently comes to
+/// the same kernels on the same memory: views by movedim and view for the module's permute, and,
+/// where a mask follows, the product of q and k by the matmul that einsum makes of it, without the
+/// time that it takes to read its equation.
 std::string script_source(const ScriptForm& form);
 
 /// Schemas, as LibTorch prints them, of the operators that scripts may use: long-standing ones,

@@ -37,11 +37,10 @@ struct SELF_ATTENTION_API ExportOptions {
 /// their dtype; load the archive with a device to run it elsewhere. The archive may be converted to
 /// another dtype after loading, float16 masks included.
 ///
-/// On one machine, LibTorch and thread count an output is equal to the module's to the bit, and so
-/// are gradients of SharedProjectionAttention and InferredLengthAttention; from the second recorded
-/// call on TorchScript computes gradients of FullProjectionAttention by formulas of its own, which
-/// may differ in the last bits, as they do when the Python class is scripted. On CUDA TorchScript
-/// may fuse operations, which rounds differently.
+/// On one machine, LibTorch and thread count outputs and gradients are equal to the module's to the
+/// bit, from the first call on and after TorchScript has optimised the code; those of a frozen
+/// archive to a module's whose parameters require no gradient. On CUDA TorchScript may fuse
+/// operations, and under autocast it casts by lists of its own; both round differently.
 ///
 /// Unlike the module, an archive never warns, leaves dtypes and devices that do not fit to
 /// LibTorch's own errors, and throws torch::jit::JITException for what it refuses itself.
@@ -57,10 +56,9 @@ struct SELF_ATTENTION_API ExportOptions {
 /// Using archives:
 /// - Loading one runs code that is in it. Never give torch::jit::load a file from a stranger;
 ///   load_state_dict reads the parameters of any archive and executes nothing.
-/// - The first calls compile, again for each new rank or dtype: let a server make at least three
-///   before it takes requests.
-/// - Threads may share a loaded module. A copy for each is deepcopy(): clone() shares the
-///   parameters, so that what one trains or converts changes under the other.
+/// - The first calls compile: let a server make at least three before it takes requests.
+/// - Threads may share a loaded module. A copy for each is deepcopy(), never clone(), which may
+///   share the parameters: what one copy trains or converts then changes in the other.
 SELF_ATTENTION_API void export_torchscript(const SharedProjectionAttentionImpl& module,
                                            const std::string& file,
                                            const ExportOptions& options = {});

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "io/checked.h"
-#include "io/format_error.h"
 #include "io/input_file.h"
 #include "io/output_file.h"
 #include "io/tensor_index.h"
