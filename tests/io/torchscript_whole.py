@@ -177,7 +177,7 @@ def main():
                     os.unlink(archive)
     for kind, count in sorted(checks.counts.items()):
         print(f"{count:6} {kind}")
-    for failure in checks.failures[:40]:
+    for failure in checks.failures[:20]:
         print(failure)
     print(f"{len(checks.failures)} failed")
     return 1 if checks.failures or not checks.counts else 0
