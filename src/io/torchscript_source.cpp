@@ -12,9 +12,9 @@ namespace {
 // the divisor of the scores.
 //
 // TorchScript computes gradients of neighbouring operators by formulas of its own, which multiply
-// and sum in another order. It has none for movedim, view, reshape, masked_fill and einsum, and
-// none across branches. Every linear and matmul is kept from the others by these, mostly by the
-// branch of a check, which costs nothing; so LibTorch's own gradients are taken.
+// and sum in another order. It has none for transpose, view, reshape, masked_fill and einsum, and
+// none across branches. Every linear and matmul is kept apart from its neighbours by these, where
+// it can be by the branch of a check, which costs nothing; so LibTorch's own gradients are taken.
 
 constexpr std::string_view kTexts = R"script(
 def _shape_text(self, size: List[int]) -> str:
@@ -122,14 +122,14 @@ constexpr std::string_view kSharedProjections = R"script(
 )script";
 
 constexpr std::string_view kFullViews = R"script(
-            value_rows = values.view([batch, length, 1, {1}]).movedim(1, 2)
-            key_rows = keys.view([batch, length, 1, {1}]).movedim(1, 2)
-            query_rows = query.view([batch, rows, 1, {1}]).movedim(1, 2)
+            value_rows = values.view([batch, length, 1, {1}]).transpose(1, 2)
+            key_rows = keys.view([batch, length, 1, {1}]).transpose(1, 2)
+            query_rows = query.view([batch, rows, 1, {1}]).transpose(1, 2)
 )script";
 
 // One view for all three: its gradients then meet in one place, in the order of the C++ module.
 constexpr std::string_view kSingleView = R"script(
-            value_rows = x.view([batch, length, 1, {1}]).movedim(1, 2)
+            value_rows = x.view([batch, length, 1, {1}]).transpose(1, 2)
             key_rows = value_rows
             query_rows = value_rows
 )script";
@@ -142,7 +142,7 @@ constexpr std::string_view kFullProjections = R"script(
 
 // The product that einsum makes of (N, Q, H, d) and (N, K, H, d), without reading an equation.
 constexpr std::string_view kSharedScores = R"script(
-        scores = torch.matmul(q.movedim(1, 2), k.movedim(1, 3))
+        scores = torch.matmul(q.transpose(1, 2), k.transpose(1, 2).transpose(2, 3))
 )script";
 
 // Heads of a single feature, which matmul multiplies in another way than einsum.
@@ -153,13 +153,13 @@ constexpr std::string_view kNarrowScores = R"script(
 // One head is not split. The view changes nothing: it keeps the product apart from q's projection.
 constexpr std::string_view kOneHeadScores = R"script(
         q = q.view([batch, 1, rows, {1}])
-        scores = torch.matmul(q, k.movedim(2, 3))
+        scores = torch.matmul(q, k.transpose(2, 3))
 )script";
 
 constexpr std::string_view kSplitScores = R"script(
-        q = q.reshape([batch, rows, {2}, {3}]).movedim(1, 2)
-        k = k.reshape([batch, length, {2}, {3}]).movedim(1, 3)
-        v = v.reshape([batch, length, {2}, {3}]).movedim(1, 2)
+        q = q.reshape([batch, rows, {2}, {3}]).transpose(1, 2)
+        k = k.reshape([batch, length, {2}, {3}]).transpose(1, 2).transpose(2, 3)
+        v = v.reshape([batch, length, {2}, {3}]).transpose(1, 2)
         scores = torch.matmul(q, k)
 )script";
 
@@ -190,7 +190,7 @@ constexpr std::string_view kOneHeadMerged = R"script(
 )script";
 
 constexpr std::string_view kSplitMerged = R"script(
-    merged = torch.matmul(weights, v).movedim(1, 2).contiguous().view([batch, rows, {1}])
+    merged = torch.matmul(weights, v).transpose(1, 2).contiguous().view([batch, rows, {1}])
 )script";
 
 constexpr std::string_view kFullOutput = R"script(
@@ -279,7 +279,6 @@ constexpr std::array<std::string_view, 37> kPortableOperators = {
     "aten::lt.int(int a, int b) -> bool",
     "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
     "aten::matmul(Tensor self, Tensor other) -> Tensor",
-    "aten::movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
     "aten::ne.int(int a, int b) -> bool",
     "aten::ne.int_list(int[] a, int[] b) -> bool",
     "aten::numel(Tensor self) -> int",
@@ -291,6 +290,7 @@ constexpr std::array<std::string_view, 37> kPortableOperators = {
     "aten::sub.int(int a, int b) -> int",
     "aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool "
     "copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
+    "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
     "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
     "prim::RaiseException(str msg, str? cls=None) -> ()",
     "prim::Uninitialized() -> Any",

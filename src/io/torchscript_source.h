@@ -40,8 +40,8 @@ std::vector<std::string> script_arguments(const ScriptForm& form);
 ///
 /// The operations are those of the C++ module, so that results are equal to the bit, also where the
 /// archive's parameters are converted to another dtype later. What is written differently comes to
-/// the same kernels on the same memory: views by movedim and view for the module's permute, and the
-/// product of q and k by the matmul that einsum makes of it.
+/// the same kernels on the same memory: views by transpose and view for the module's permute, and
+/// the product of q and k by the matmul that einsum makes of it.
 std::string script_source(const ScriptForm& form);
 
 /// Schemas, as LibTorch prints them, of the operators that scripts may use: long-standing ones,
