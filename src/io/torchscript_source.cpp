@@ -226,8 +226,8 @@ std::string indented(const std::string& block) {
 
 /// The lines that make `weights` of scores.
 std::string weights_text(const ScriptForm& form) {
-  const std::string plain = filled(kPlainWeights, form);
-  const std::string masked = filled(kMaskedWeights, form);
+  std::string plain = filled(kPlainWeights, form);
+  std::string masked = filled(kMaskedWeights, form);
   switch (form.mask) {
     case ScriptMask::kRequired:
       return masked;
