@@ -44,7 +44,7 @@ struct OtherEntry {
 /// What a tensor file holds, without the tensors' bytes.
 struct TensorIndex {
   FileFormat format = FileFormat::kSafetensors;
-  std::map<std::string, std::string> metadata;  ///< of safetensors
+  std::map<std::string, std::string> metadata;  ///< of safetensors, of our archives
   /// The nested dict that the entries are from ("model"); empty for the file's top level.
   std::string key;
   std::vector<TensorStorage> storages;

@@ -13,6 +13,7 @@
 #include "io/pickle.h"
 #include "io/pickled_tensors.h"
 #include "io/text.h"
+#include "io/torchscript_info.h"
 
 namespace self_attention::io {
 namespace {
@@ -39,6 +40,16 @@ void refuse_big_endian(const InputFile& file, const ZipEntry* entry) {
                   "a little-endian machine",
                   file.path()));
   }
+}
+
+/// What an archive that this library exported says of itself; empty for others.
+std::map<std::string, std::string> read_script_info(const InputFile& file,
+                                                    const ZipDirectory& directory,
+                                                    const std::string& root) {
+  const ZipEntry* entry = directory.find(root + "extra/" + std::string(kScriptInfoFile));
+  if (entry == nullptr || !entry->stored) return {};
+  const std::vector<std::byte> text = read_zip_entry(file, *entry);
+  return parse_script_info({reinterpret_cast<const char*>(text.data()), text.size()});
 }
 
 }  // namespace
@@ -82,6 +93,7 @@ TensorIndex read_torch_zip(const InputFile& file, const std::string& key) {
   if (index.format == FileFormat::kTorchZip) {
     add_state_dict(source, key, index);
   } else if (key.empty()) {
+    index.metadata = read_script_info(file, directory, root);
     add_module(source, index);
   } else {
     throw FormatError(

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "tools/export/export_command.h"
 #include "tools/inspect/inspect_command.h"
 #include "tools/parity/parity_command.h"
 
@@ -18,6 +19,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   self_attention::parity::ParityOptions parity;
   CLI::App* parity_command = self_attention::parity::add_parity_command(app, parity);
+  self_attention::exporting::ExportRequest request;
+  CLI::App* export_command = self_attention::exporting::add_export_command(app, request);
   self_attention::inspect::InspectOptions inspect;
   self_attention::inspect::add_inspect_command(app, inspect);
   try {
@@ -26,7 +29,8 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUnusableInput;
   }
   if (parity_command->parsed()) return self_attention::parity::run_parity(parity);
-  fmt::print("{}", self_attention::inspect::describe_file(inspect));
+  fmt::print("{}", export_command->parsed() ? self_attention::exporting::run_export(request)
+                                            : self_attention::inspect::describe_file(inspect));
   return 0;
 }
 

@@ -67,7 +67,9 @@ void copy(const Arguments& arguments) {
 template <typename Holder>
 torch::Tensor run(const Arguments& arguments, const torch::nn::Module& inputs,
                   const self_attention::LoadStateDictOptions& options) {
-  Holder module(std::stoll(arguments.at(2)), std::stoll(arguments.at(3)));
+  using Options = decltype(std::declval<Holder>()->options);
+  Holder module(Options(std::stoll(arguments.at(2)), std::stoll(arguments.at(3)))
+                    .backend(self_attention::Backend::Eager));
   const auto tensors = inputs.named_buffers();
   module->to(tensors["query"].scalar_type());
   self_attention::load_state_dict(*module, arguments.at(4), options);

@@ -1,0 +1,368 @@
+#include "io/torchscript_source.h"
+
+#include <array>
+#include <cmath>
+
+#include "io/formatted.h"
+
+namespace self_attention::io {
+namespace {
+
+// In these texts {0} is the module, {1} E, {2} H, {3} d, {4} the name of the query argument, {5}
+// the divisor of the scores.
+//
+// TorchScript computes gradients of neighbouring operators by formulas of its own, which multiply
+// and sum in another order. It has none for transpose, view, reshape, masked_fill and einsum, and
+// none across branches. Every linear and matmul is kept apart from its neighbours by these, where
+// it can be by the branch of a check, which costs nothing; so LibTorch's own gradients are taken.
+
+constexpr std::string_view kTexts = R"script(
+def _shape_text(self, size: List[int]) -> str:
+    text = ", ".join([str(n) for n in size])
+    if len(size) == 1:
+        text += ","
+    return "(" + text + ")"
+
+def _text(self, argument: str, expected: str, got: str) -> str:
+    return "[{0}] " + argument + ": expected " + expected + ", got " + got
+
+def _length_text(self, length: int, keys: int, values: List[int]) -> str:
+    expected = "as many positions as keys, K=" + str(keys)
+    return self._text("values", expected, str(length) + " in " + self._shape_text(values))
+
+def _check_mask(self, mask: List[int], scores: List[int]) -> None:
+    first = 4 - len(mask)
+    fits = first >= 0
+    if fits:
+        for axis in range(first, 4):
+            size = mask[axis - first]
+            if size != 1 and size != scores[axis]:
+                fits = False
+    if not fits:
+        n, h, q, k = str(scores[0]), str(scores[1]), str(scores[2]), str(scores[3])
+        expected = "a shape that broadcasts to (N=" + n + ", H=" + h + ", Q=" + q + ", K=" + k + ")"
+        padding = "; a padding mask is (" + n + ", 1, 1, " + k + ")"
+        raise ValueError(self._text("mask", expected, self._shape_text(mask) + padding))
+)script";
+
+constexpr std::string_view kSequenceTexts = R"script(
+def _inputs_text(self, values: List[int], keys: List[int], query: List[int]) -> str:
+    if len(query) != 3 or query[2] != {1}:
+        return self._text("{4}", "shape (N, Q, E={1})", self._shape_text(query))
+    memory = "shape (N=" + str(query[0]) + ", K, E={1})"
+    if len(values) != 3 or values[0] != query[0] or values[2] != {1}:
+        return self._text("values", memory, self._shape_text(values))
+    if len(keys) != 3 or keys[0] != query[0] or keys[2] != {1}:
+        return self._text("keys", memory, self._shape_text(keys))
+    return self._length_text(values[1], keys[1], values)
+)script";
+
+constexpr std::string_view kInferredTexts = R"script(
+def _batch_text(self, queries: List[int]) -> str:
+    expected = "a batch of at least one, (N >= 1, Q, E)"
+    return self._text("queries", expected, self._shape_text(queries))
+
+def _length(self, argument: str, input: Tensor, batch: int) -> int:
+    elements = input.numel()
+    rows = elements // ({2} * {3})
+    if (elements % ({2} * {3}) != 0) | (rows % batch != 0):
+        expected = "a multiple of N*H*d = " + str(batch) + "*{2}*{3} elements"
+        got = str(elements) + " in " + self._shape_text(input.size())
+        raise ValueError(self._text(argument, expected, got))
+    return rows // batch
+)script";
+
+// What forward begins with: checks, and the sizes batch (N), rows (Q) and length (K). The
+// projections are in the last check's branch and the scores in the first's. Lists are compared
+// whole and with `|`, which costs a fraction of comparing their numbers one by one.
+constexpr std::string_view kSequenceSizes = R"script(
+    v_size, k_size, q_size = values.size(), keys.size(), query.size()
+    if (len(q_size) != 3) | (len(k_size) != 3):
+        raise ValueError(self._inputs_text(v_size, k_size, q_size))
+    else:
+        batch, rows, length = q_size[0], q_size[1], k_size[1]
+        if (v_size != k_size) | (k_size != [batch, length, {1}]) | (q_size[2] != {1}):
+            raise ValueError(self._inputs_text(v_size, k_size, q_size))
+        else:
+)script";
+
+constexpr std::string_view kSingleSizes = R"script(
+    size = x.size()
+    if len(size) != 3:
+        raise ValueError(self._inputs_text(size, size, size))
+    else:
+        batch, rows, length = size[0], size[1], size[1]
+        if size[2] != {1}:
+            raise ValueError(self._inputs_text(size, size, size))
+        else:
+)script";
+
+constexpr std::string_view kInferredSizes = R"script(
+    q_size = queries.size()
+    if len(q_size) == 0:
+        raise ValueError(self._batch_text(q_size))
+    else:
+        batch = q_size[0]
+        if batch < 1:
+            raise ValueError(self._batch_text(q_size))
+        length = self._length("keys", keys, batch)
+        rows = self._length("queries", queries, batch)
+        v_length = length
+        if values.size() != keys.size():
+            v_length = self._length("values", values, batch)
+        if v_length != length:
+            raise ValueError(self._length_text(v_length, length, values.size()))
+        else:
+)script";
+
+constexpr std::string_view kSharedProjections = R"script(
+            v = torch.linear(values.reshape([batch, length, {2}, {3}]), self.values.weight)
+            k = torch.linear(keys.reshape([batch, length, {2}, {3}]), self.keys.weight)
+            q = torch.linear({4}.reshape([batch, rows, {2}, {3}]), self.queries.weight)
+)script";
+
+constexpr std::string_view kFullViews = R"script(
+            value_rows = values.view([batch, length, 1, {1}]).transpose(1, 2)
+            key_rows = keys.view([batch, length, 1, {1}]).transpose(1, 2)
+            query_rows = query.view([batch, rows, 1, {1}]).transpose(1, 2)
+)script";
+
+// One view for all three: its gradients then meet in one place, in the order of the C++ module.
+constexpr std::string_view kSingleView = R"script(
+            value_rows = x.view([batch, length, 1, {1}]).transpose(1, 2)
+            key_rows = value_rows
+            query_rows = value_rows
+)script";
+
+constexpr std::string_view kFullProjections = R"script(
+            q = torch.linear(query_rows, self.q_linear.weight, self.q_linear.bias)
+            k = torch.linear(key_rows, self.k_linear.weight, self.k_linear.bias)
+            v = torch.linear(value_rows, self.v_linear.weight, self.v_linear.bias)
+)script";
+
+// The product that einsum makes of (N, Q, H, d) and (N, K, H, d), without reading an equation.
+constexpr std::string_view kSharedScores = R"script(
+        scores = torch.matmul(q.transpose(1, 2), k.transpose(1, 2).transpose(2, 3))
+)script";
+
+// Heads of a single feature, which matmul multiplies in another way than einsum.
+constexpr std::string_view kNarrowScores = R"script(
+        scores = torch.einsum("nqhd,nkhd->nhqk", [q, k])
+)script";
+
+// One head is not split. The view changes nothing: it keeps the product apart from q's projection.
+constexpr std::string_view kOneHeadScores = R"script(
+        q = q.view([batch, 1, rows, {1}])
+        scores = torch.matmul(q, k.transpose(2, 3))
+)script";
+
+constexpr std::string_view kSplitScores = R"script(
+        q = q.reshape([batch, rows, {2}, {3}]).transpose(1, 2)
+        k = k.reshape([batch, length, {2}, {3}]).transpose(1, 2).transpose(2, 3)
+        v = v.reshape([batch, length, {2}, {3}]).transpose(1, 2)
+        scores = torch.matmul(q, k)
+)script";
+
+// The view changes nothing: it keeps the product that follows apart.
+constexpr std::string_view kPlainWeights = R"script(
+    weights = torch.softmax(scores / {5}, -1).view([batch, {2}, rows, length])
+)script";
+
+// The usual shapes pass by one comparison. The dtypes are 5 float16 and 6 float32.
+constexpr std::string_view kMaskedWeights = R"script(
+    m_size = mask.size()
+    if m_size != [batch, 1, 1, length]:
+        if m_size != [rows, length]:
+            self._check_mask(m_size, [batch, {2}, rows, length])
+    if scores.dtype == 5:
+        weights = torch.softmax(scores.to(6).masked_fill(mask == 0, -1e20) / {5}, -1).to(5)
+    else:
+        weights = torch.softmax(scores.masked_fill(mask == 0, -1e20) / {5}, -1)
+)script";
+
+constexpr std::string_view kSharedOutput = R"script(
+    merged = torch.einsum("nhql,nlhd->nqhd", [weights, v]).reshape([batch, rows, {2} * {3}])
+    return torch.linear(merged, self.fc_out.weight, self.fc_out.bias)
+)script";
+
+constexpr std::string_view kOneHeadMerged = R"script(
+    merged = torch.matmul(weights, v).view([batch, rows, {1}])
+)script";
+
+constexpr std::string_view kSplitMerged = R"script(
+    merged = torch.matmul(weights, v).transpose(1, 2).contiguous().view([batch, rows, {1}])
+)script";
+
+constexpr std::string_view kFullOutput = R"script(
+    return torch.linear(merged, self.output_linear.weight, self.output_linear.bias)
+)script";
+
+/// The shortest text that TorchScript reads as exactly this floating number.
+std::string float_text(double number) {
+  const std::string text = formatted("{}", number);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+/// The text without its first line break and with the form in its places.
+std::string filled(std::string_view text, const ScriptForm& form) {
+  const bool inferred = form.variant == ScriptVariant::kInferredLength;
+  const bool full = form.variant == ScriptVariant::kFullProjection;
+  const char* query = form.inputs == ScriptInputs::kSingle ? "x" : inferred ? "queries" : "query";
+  const std::int64_t scaled_by = full ? form.head_dim() : form.embed;
+  const std::string divisor = float_text(std::pow(static_cast<double>(scaled_by), 0.5));
+  return formatted(fmt::runtime(text.substr(1)), module_name(form.variant), form.embed, form.heads,
+                   form.head_dim(), query, divisor);
+}
+
+std::string indented(const std::string& block) {
+  std::string text;
+  for (std::size_t start = 0; start < block.size();) {
+    const std::size_t end = block.find('\n', start) + 1;
+    text += "    " + block.substr(start, end - start);
+    start = end;
+  }
+  return text;
+}
+
+/// The lines that make `weights` of scores.
+std::string weights_text(const ScriptForm& form) {
+  std::string plain = filled(kPlainWeights, form);
+  std::string masked = filled(kMaskedWeights, form);
+  switch (form.mask) {
+    case ScriptMask::kRequired:
+      return masked;
+    case ScriptMask::kNone:
+      return plain;
+    case ScriptMask::kOptional:
+      break;
+  }
+  return "    if mask is None:\n" + indented(plain) + "    else:\n" + indented(masked);
+}
+
+/// forward after its signature, of the modules whose heads share one matrix a role.
+std::string shared_heads_text(const ScriptForm& form) {
+  const bool inferred = form.variant == ScriptVariant::kInferredLength;
+  return filled(inferred ? kInferredSizes : kSequenceSizes, form) +
+         filled(kSharedProjections, form) +
+         filled(form.head_dim() > 1 ? kSharedScores : kNarrowScores, form) + weights_text(form) +
+         filled(kSharedOutput, form);
+}
+
+std::string full_projection_text(const ScriptForm& form) {
+  const bool single = form.inputs == ScriptInputs::kSingle;
+  const bool splits = form.heads > 1;
+  return filled(single ? kSingleSizes : kSequenceSizes, form) +
+         filled(single ? kSingleView : kFullViews, form) + filled(kFullProjections, form) +
+         filled(splits ? kSplitScores : kOneHeadScores, form) + weights_text(form) +
+         filled(splits ? kSplitMerged : kOneHeadMerged, form) + filled(kFullOutput, form);
+}
+
+constexpr std::array<std::string_view, 37> kPortableOperators = {
+    "aten::__derive_index(int index, int start, int step) -> int",
+    "aten::__getitem__.t(t[](a) list, int idx) -> t(*)",
+    "aten::__is__(t1 self, t2 obj) -> bool",
+    "aten::__not__(bool self) -> bool",
+    "aten::__or__.bool(bool a, bool b) -> bool",
+    "aten::__range_length(int lo, int hi, int step) -> int",
+    "aten::add.str(str a, str b) -> str",
+    "aten::append.t(t[](a!) self, t(c -> *) el) -> t[](a!)",
+    "aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)",
+    "aten::div.Scalar(Tensor self, Scalar other) -> Tensor",
+    "aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor",
+    "aten::eq.Scalar(Tensor self, Scalar other) -> Tensor",
+    "aten::eq.int(int a, int b) -> bool",
+    "aten::floordiv.int(int a, int b) -> int",
+    "aten::ge.int(int a, int b) -> bool",
+    "aten::join(str self, str[] values) -> str",
+    "aten::len.t(t[] a) -> int",
+    "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+    "aten::lt.int(int a, int b) -> bool",
+    "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
+    "aten::matmul(Tensor self, Tensor other) -> Tensor",
+    "aten::ne.int(int a, int b) -> bool",
+    "aten::ne.int_list(int[] a, int[] b) -> bool",
+    "aten::numel(Tensor self) -> int",
+    "aten::remainder.int(int a, int b) -> int",
+    "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
+    "aten::size(Tensor self) -> int[]",
+    "aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+    "aten::str(t elem) -> str",
+    "aten::sub.int(int a, int b) -> int",
+    "aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool "
+    "copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
+    "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+    "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+    "prim::RaiseException(str msg, str? cls=None) -> ()",
+    "prim::Uninitialized() -> Any",
+    "prim::dtype(Tensor a) -> int",
+    "prim::unchecked_cast(t x) -> t",
+};
+
+}  // namespace
+
+std::string_view variant_name(ScriptVariant variant) {
+  switch (variant) {
+    case ScriptVariant::kSharedProjection:
+      return "shared_projection";
+    case ScriptVariant::kFullProjection:
+      return "full_projection";
+    case ScriptVariant::kInferredLength:
+      return "inferred_length";
+  }
+  return "";
+}
+
+std::string_view module_name(ScriptVariant variant) {
+  switch (variant) {
+    case ScriptVariant::kSharedProjection:
+      return "SharedProjectionAttention";
+    case ScriptVariant::kFullProjection:
+      return "FullProjectionAttention";
+    case ScriptVariant::kInferredLength:
+      return "InferredLengthAttention";
+  }
+  return "";
+}
+
+std::string_view mask_name(ScriptMask mask) {
+  switch (mask) {
+    case ScriptMask::kRequired:
+      return "required";
+    case ScriptMask::kNone:
+      return "none";
+    case ScriptMask::kOptional:
+      return "optional";
+  }
+  return "";
+}
+
+std::string_view inputs_name(ScriptInputs inputs) {
+  return inputs == ScriptInputs::kSingle ? "single" : "separate";
+}
+
+std::vector<std::string> script_arguments(const ScriptForm& form) {
+  std::vector<std::string> arguments = {"x"};
+  if (form.inputs == ScriptInputs::kSeparate) {
+    const bool inferred = form.variant == ScriptVariant::kInferredLength;
+    arguments = {"values", "keys", inferred ? "queries" : "query"};
+  }
+  if (form.mask != ScriptMask::kNone) arguments.emplace_back("mask");
+  return arguments;
+}
+
+std::string script_source(const ScriptForm& form) {
+  std::string signature = "self";
+  for (const std::string& argument : script_arguments(form)) {
+    const bool optional = argument == "mask" && form.mask == ScriptMask::kOptional;
+    signature += ", " + argument + (optional ? ": Optional[Tensor] = None" : ": Tensor");
+  }
+  const bool inferred = form.variant == ScriptVariant::kInferredLength;
+  const bool full = form.variant == ScriptVariant::kFullProjection;
+  return filled(kTexts, form) + filled(inferred ? kInferredTexts : kSequenceTexts, form) +
+         "def forward(" + signature + ") -> Tensor:\n" +
+         (full ? full_projection_text(form) : shared_heads_text(form));
+}
+
+std::span<const std::string_view> portable_operators() { return kPortableOperators; }
+
+}  // namespace self_attention::io
