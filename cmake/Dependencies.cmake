@@ -20,6 +20,7 @@ target_include_directories(self_attention_libdeflate SYSTEM
 target_link_libraries(self_attention_libdeflate INTERFACE ${SELF_ATTENTION_LIBDEFLATE_LIBRARY})
 if(SELF_ATTENTION_BUILD_TOOLS OR SELF_ATTENTION_BUILD_TESTS)
   find_package(CLI11 REQUIRED)
+  find_package(benchmark REQUIRED)
 endif()
 if(SELF_ATTENTION_BUILD_TESTS)
   find_package(GTest REQUIRED)

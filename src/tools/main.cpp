@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "tools/bench/bench_command.h"
 #include "tools/export/export_command.h"
 #include "tools/inspect/inspect_command.h"
 #include "tools/parity/parity_command.h"
@@ -21,6 +22,8 @@ int run(int argc, char** argv) {
   CLI::App* parity_command = self_attention::parity::add_parity_command(app, parity);
   self_attention::exporting::ExportRequest request;
   CLI::App* export_command = self_attention::exporting::add_export_command(app, request);
+  self_attention::bench::BenchOptions bench;
+  CLI::App* bench_command = self_attention::bench::add_bench_command(app, bench);
   self_attention::inspect::InspectOptions inspect;
   self_attention::inspect::add_inspect_command(app, inspect);
   try {
@@ -29,6 +32,7 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUnusableInput;
   }
   if (parity_command->parsed()) return self_attention::parity::run_parity(parity);
+  if (bench_command->parsed()) return self_attention::bench::run_bench(bench);
   fmt::print("{}", export_command->parsed() ? self_attention::exporting::run_export(request)
                                             : self_attention::inspect::describe_file(inspect));
   return 0;

@@ -1,9 +1,9 @@
 // The `self-attention parity` command as a user meets it: exit codes, messages and files.
 
-#include <gtest/gtest.h>
-#include <sys/wait.h>
+#include "support/command.h"
 
-#include <cstdio>
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -14,23 +14,9 @@
 namespace self_attention::parity {
 namespace {
 
-struct Outcome {
-  int code;
-  std::string out;
-  std::string err;
-};
-
-/// Runs `self-attention ARGUMENTS`, shell words, with standard error in a file of `folder`.
-Outcome run(const std::filesystem::path& folder, const std::string& arguments) {
-  const std::string errors = (folder / "stderr").string();
-  const std::string command = SELF_ATTENTION_BINARY " " + arguments + " 2>" + errors;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) throw std::runtime_error("popen failed");
-  std::string out;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) out += static_cast<char>(c);
-  const int status = ::pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out, ReferenceCopy::read(errors)};
-}
+using command_test::holds;
+using command_test::Outcome;
+using command_test::run;
 
 class ParityCommand : public testing::Test {
  protected:
@@ -40,11 +26,6 @@ class ParityCommand : public testing::Test {
 
   ReferenceCopy copy;
 };
-
-testing::AssertionResult holds(const std::string& text, const std::string& words) {
-  if (text.find(words) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "expected \"" << words << "\" in:\n" << text;
-}
 
 TEST_F(ParityCommand, PassesTheSnapshot) {
   const Outcome outcome = parity();

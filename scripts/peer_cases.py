@@ -1,0 +1,153 @@
+"""The cases that compare_peers.py measures, what is aimed at in each, and their numbers.
+
+`self-attention bench` has the same cases under the same names (src/tools/bench/bench_cases.cpp).
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a number must reach, and what it should."""
+
+    floor: float
+    aim: float
+
+    def verdict(self, value):
+        return "aim" if value >= self.aim else "floor" if value >= self.floor else "below"
+
+
+# Ours against the fastest of the peers, in every case.
+BEST = Target(1.0, 1.2)
+# Of the rate at which memory can be read, for one query whose keys do not fit in a cache.
+READ_AIM = Target(0.8, 0.8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of attention. Tensors lie in memory as modules give them: (N, L, H, d)."""
+
+    name: str
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    dtype: str = "float32"
+    causal: bool = False
+    padding: bool = False  # a bool mask (N, 1, 1, K) that leaves out the last quarter of the keys
+    against_torch: Target | None = None
+    of_peak: Target | None = None  # at one thread
+    of_read: Target | None = None
+
+    @property
+    def kept_keys(self):
+        return self.keys * 3 // 4 if self.padding else self.keys
+
+    @property
+    def flops(self):
+        """Those of the two products that cannot be left out."""
+        pairs = self.queries * self.kept_keys
+        if self.causal:
+            pairs = self.queries * (self.queries + 1) // 2
+        return 4 * self.batch * self.heads * self.head_dim * pairs
+
+    @property
+    def read_bytes(self):
+        """Of keys and values."""
+        size = getattr(torch, self.dtype).itemsize
+        return 2 * self.batch * self.heads * self.keys * self.head_dim * size
+
+
+def square(name, batch, heads, length, head_dim, target, **more):
+    return Case(name, batch, heads, length, length, head_dim, against_torch=target, **more)
+
+
+def one_query(keys, batch, floor, of_read=None):
+    return Case(
+        f"one-query-K{keys}", batch, 8, 1, keys, 64, against_torch=Target(floor, 2), of_read=of_read
+    )
+
+
+LARGE = Target(1.15, 1.3)
+CASES = (
+    square("d64-L512", 1, 8, 512, 64, LARGE, of_peak=Target(0.75, 0.83)),
+    square("d64-L2048", 1, 8, 2048, 64, LARGE),
+    square("d128-L512", 1, 8, 512, 128, LARGE, of_peak=Target(0.82, 0.89)),
+    square("d128-L2048", 1, 8, 2048, 128, LARGE),
+    square("d32-L512", 1, 16, 512, 32, None, of_peak=Target(0.62, 0.70)),
+    square("d32-L256", 1, 16, 256, 32, Target(1.25, 1.4)),
+    square("d16-L256", 1, 16, 256, 16, Target(1.3, 1.5)),
+    square("L97", 8, 8, 97, 64, Target(1.4, 1.8)),
+    square("L257", 2, 8, 257, 64, Target(1.2, 1.4)),
+    square("L513", 1, 8, 513, 64, Target(1.2, 1.35)),
+    square("causal-L512", 1, 8, 512, 64, Target(1.8, 2.4), causal=True),
+    square("causal-L2048", 1, 8, 2048, 64, Target(1.3, 1.5), causal=True),
+    square("L128", 8, 8, 128, 64, Target(1.3, 1.7)),
+    square("L64", 8, 8, 64, 64, Target(1.4, 1.8)),
+    square("L32", 8, 8, 32, 64, Target(1.6, 2.2)),
+    square("L9", 32, 8, 9, 32, Target(2.5, 5)),
+    square("padding-L512", 2, 8, 512, 64, Target(1.4, 1.65), padding=True),
+    square("float16-L512", 1, 8, 512, 64, Target(2, 2.6), dtype="float16"),
+    square("bfloat16-L512", 1, 8, 512, 64, Target(1.1, 1.3), dtype="bfloat16"),
+    one_query(512, 8, 1.3),
+    one_query(4096, 1, 1.3),
+    one_query(8192, 4, 1.5, of_read=READ_AIM),
+)
+
+
+def against_torch(case):
+    """The case's target against torch, or None. Those of 16 bits hold for a processor without
+    arithmetic of 16 bits, which torch uses."""
+    if case.dtype == "float32":
+        return case.against_torch
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n")[0].split())
+    except (OSError, IndexError):
+        return case.against_torch
+    native = {"float16": {"avx512_fp16", "amx_fp16"}, "bfloat16": {"avx512_bf16", "amx_bf16"}}
+    return None if flags & native[case.dtype] else case.against_torch
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A case's numbers; query, key and value seen as (N, H, L, d)."""
+
+    case: Case
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+
+    @property
+    def scale(self):
+        return 1 / math.sqrt(self.case.head_dim)
+
+    def expected(self):
+        """The result in float64, (N, H, Q, d)."""
+        scores = self.query.double() @ self.key.double().mT * self.scale
+        if self.mask is not None:
+            scores.masked_fill_(~self.mask, -math.inf)
+        if self.case.causal:
+            above = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores.masked_fill_(above, -math.inf)
+        return scores.softmax(-1) @ self.value.double()
+
+
+def make_inputs(case):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(length):
+        shape = (case.batch, length, case.heads, case.head_dim)
+        numbers = torch.randn(shape, generator=generator).to(getattr(torch, case.dtype))
+        return numbers.transpose(1, 2)
+
+    mask = None
+    if case.padding:
+        kept = torch.arange(case.keys) < case.kept_keys
+        mask = kept.view(1, 1, 1, -1).repeat(case.batch, 1, 1, 1)
+    return Inputs(case, draw(case.queries), draw(case.keys), draw(case.keys), mask)

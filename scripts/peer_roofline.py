@@ -1,0 +1,143 @@
+"""What the processor could do at best, measured beside the runs that are compared with it.
+
+Multiply-adds: a loop of independent float32 ones in registers, as wide as the processor has them.
+Reading: a loop that adds up an array as large as what the case reads, so from the same cache.
+Both are C, compiled when needed for this processor; without a compiler a product of matrices and
+torch.sum stand in, which reach less. With several threads, each runs the loop and rates add up.
+"""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+SOURCE = r"""
+#include <stddef.h>
+#include <time.h>
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
+#define LANES (VECTOR_BYTES / sizeof(float))
+/* As many as hide the latency of a multiply-add, and no more than there are registers. */
+#define FOR_ALL(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
+#define COUNT 12
+
+static volatile float sink;
+
+/* Of the thread's own time: what else the machine runs does not count. */
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+/* Unlike each other, or one would do for all. */
+#define START(i) vec a##i = {i};
+#define MULTIPLY_ADD(i) a##i = a##i * x + y;
+#define ADD_LOADED(i) a##i += from[i * part + at];
+#define SINK(i) sink = a##i[0];
+
+/* Floating-point operations a second. */
+double multiply_add_rate(size_t rounds) {
+  vec x = {0}, y = {0};
+  x += 0.5f + sink * 0;
+  y += 0.5f + sink * 0;
+  FOR_ALL(START)
+  const double start = now();
+  for (size_t i = 0; i < rounds; ++i) {
+    FOR_ALL(MULTIPLY_ADD)
+    __asm__ volatile("");
+  }
+  const double seconds = now() - start;
+  FOR_ALL(SINK)
+  return 2.0 * COUNT * LANES * rounds / seconds;
+}
+
+/* Bytes a second of a second pass. In several streams at once, which reads faster than one. */
+double read_rate(const void* data, size_t bytes) {
+  const vec* from = data;
+  const size_t part = bytes / (COUNT * VECTOR_BYTES);
+  double start = 0;
+  FOR_ALL(START)
+  for (int pass = 0; pass < 2; ++pass) {
+    start = now();
+    for (size_t at = 0; at < part; ++at) {
+      FOR_ALL(ADD_LOADED)
+    }
+  }
+  const double seconds = now() - start;
+  FOR_ALL(SINK)
+  return (double)(part * COUNT * VECTOR_BYTES) / seconds;
+}
+"""
+# About a millisecond.
+ROUNDS = 100_000
+PRODUCT_SIZE = 512
+ALIGNMENT = 64
+
+
+def compile_loops():
+    """The two C functions, or None where no compiler makes them."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "loops.c"), Path(folder, "loops.so")
+        source.write_text(SOURCE)
+        command = [compiler, "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC"]
+        done = subprocess.run([*command, "-o", library, source], capture_output=True)
+        if done.returncode:
+            return None
+        loops = ctypes.CDLL(str(library))
+    loops.multiply_add_rate.restype = loops.read_rate.restype = ctypes.c_double
+    loops.multiply_add_rate.argtypes = [ctypes.c_size_t]
+    loops.read_rate.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return loops
+
+
+class Roofline:
+    """Rates of so many threads."""
+
+    def __init__(self, threads):
+        self.threads = threads
+        self.loops = compile_loops()
+        self.workers = ThreadPoolExecutor(threads)
+        self.array = torch.zeros(0)
+        self.factors = torch.rand(2, PRODUCT_SIZE, PRODUCT_SIZE)
+
+    @property
+    def description(self):
+        if self.loops is None:
+            return "torch.mm and torch.sum (no C compiler)"
+        return "loops of multiply-adds and of reads"
+
+    def multiply_add_rate(self):
+        """Floating-point operations a second."""
+        if self.loops is None:
+            start = time.perf_counter()
+            torch.mm(*self.factors)
+            return 2 * PRODUCT_SIZE**3 / (time.perf_counter() - start)
+        return sum(self.workers.map(self.loops.multiply_add_rate, [ROUNDS] * self.threads))
+
+    def read_rate(self, size):
+        """Bytes a second, of an array of `size` bytes."""
+        if self.array.nbytes != size:
+            self.array = torch.ones(size // 4)
+        if self.loops is None:
+            start = time.perf_counter()
+            self.array.sum()
+            return size / (time.perf_counter() - start)
+        part = size // self.threads // ALIGNMENT * ALIGNMENT
+        parts = [self.array.data_ptr() + i * part for i in range(self.threads)]
+        return sum(self.workers.map(self.loops.read_rate, parts, [part] * self.threads))

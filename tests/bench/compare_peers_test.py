@@ -1,0 +1,140 @@
+"""Tests of scripts/compare_peers.py, without optional peers and without judging a time.
+
+Arguments: the library, the self-attention command.
+"""
+
+import contextlib
+import csv
+import io
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+# As if they were not installed.
+sys.modules["onnxruntime"] = sys.modules["openvino"] = None
+
+import compare_peers  # isort: skip
+import peer_timing
+import torch
+from peer_cases import CASES, Target, make_inputs
+from peer_report import Row
+from peer_roofline import Roofline
+from peer_runs import Run, Torch
+
+LIBRARY = COMMAND = None
+
+
+def compare(*arguments):
+    """(exit status, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    words = ["--library", LIBRARY, "--seconds", "0.01", *arguments]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = compare_peers.main([str(word) for word in words])
+        except SystemExit as error:  # argparse's
+            status = error.code
+    return status, out.getvalue(), err.getvalue()
+
+
+def case_named(name):
+    return next(case for case in CASES if case.name == name)
+
+
+class ComparePeersTest(unittest.TestCase):
+    def test_the_cases_are_those_of_the_command(self):
+        command = [COMMAND, "bench", "--list"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        self.assertEqual(listed.split(), [case.name for case in CASES])
+        self.assertEqual(compare("--list")[1], listed)
+
+    def test_measures_without_optional_peers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "out.csv")
+            status, out, err = compare("--cases", "L9", "--threads", "1", "--csv", path)
+            self.assertEqual((status, err), (0, ""))
+            rows = list(csv.DictReader(path.read_text().splitlines()))
+        self.assertRegex(out, "absent: onnxruntime .*pip install")
+        self.assertRegex(out, "absent: openvino .*pip install")
+        self.assertIn("targets: ", out)
+        self.assertEqual([row["case"] for row in rows], ["L97", "L9"])
+        for row in rows:
+            self.assertGreater(float(row["seconds"]), 0)
+            self.assertGreater(float(row["ratio_torch"]), 0)
+            self.assertGreater(float(row["of_peak"]), 0)
+
+    def test_refuses_what_it_cannot_serve(self):
+        for words, arguments in {
+            "no case has that text": ["--cases", "no-such-case"],
+            "scripts/setup builds it": ["--library", "/no/such/library.so"],
+            "expected 1 or more": ["--threads", "0"],
+        }.items():
+            with self.subTest(words):
+                status, out, err = compare(*arguments)
+                self.assertEqual((status, out), (2, ""))
+                self.assertIn(words, err)
+
+    def test_a_wrong_peer_is_reported_and_not_timed(self):
+        wrong = {"doubled": Run(lambda: torch.zeros(32, 8, 9, 32)), "raising": RuntimeError("no")}
+        with mock.patch.object(Torch, "runs", lambda *_: wrong):
+            status, out, err = compare("--cases", "L9", "--threads", "1")
+        self.assertEqual(status, 0)
+        self.assertIn("torch doubled left out: wrong by", err)
+        self.assertIn("torch raising left out: no", err)
+        self.assertRegex(out, r"L9 +1 +\d+ µs +- ")
+
+    def test_a_wrong_result_of_ours_fails(self):
+        wrong = {"attention": Run(lambda: torch.full((32, 8, 9, 32), float("nan")))}
+        with mock.patch.object(compare_peers.Ours, "runs", lambda *_: wrong):
+            status, _, err = compare("--cases", "L9", "--threads", "1")
+        self.assertEqual(status, 1)
+        self.assertIn("our result is wrong by inf", err)
+
+    def test_every_case_is_computed_alike_by_torch(self):
+        for case in CASES:
+            if case.queries > 513:
+                continue
+            with self.subTest(case.name):
+                inputs = make_inputs(case)
+                for peer in (Torch(), compare_peers.Ours()):
+                    good, refused = compare_peers.usable_runs(peer, inputs, inputs.expected(), 1)
+                    self.assertEqual((len(good), refused), (1, {}))
+
+
+class TimingTest(unittest.TestCase):
+    def test_ratios_are_those_of_what_is_timed(self):
+        ours = mock.Mock(sample=lambda: 2.0)
+        ratios, seconds = peer_timing.paired_ratios(ours, {"slow": lambda: 3.0}, 0)
+        self.assertEqual((ratios, seconds), ({"slow": 1.5}, 2.0))
+
+    def test_a_disturbed_sample_is_taken_again(self):
+        timer = peer_timing.Timer(lambda: None, 2)
+        samples = iter([(9.0, 0.5), (4.0, 0.0), (1.0, 0.0)])
+        with mock.patch.object(timer, "sample_once", lambda: next(samples)):
+            self.assertEqual(timer.sample(), 4.0)
+
+    def test_the_roofline_is_finite_with_and_without_a_compiler(self):
+        for loops in (None, Roofline(1).loops):
+            roofline = Roofline(2)
+            roofline.loops = loops
+            for rate in (roofline.multiply_add_rate(), roofline.read_rate(1 << 20)):
+                self.assertTrue(1e7 < rate < 1e15, rate)
+
+
+class TargetTest(unittest.TestCase):
+    def test_verdicts(self):
+        target = Target(1.2, 1.5)
+        self.assertEqual([target.verdict(x) for x in (1.1, 1.2, 1.5)], ["below", "floor", "aim"])
+        row = Row(case_named("d64-L512"), 1, ratios={"torch": 2.0, "openvino": 0.9}, of_peak=0.5)
+        self.assertEqual(row.best, "openvino")
+        self.assertEqual(row.below(), ["best", "peak"])
+        row.threads = 2  # shares of peak have targets at one thread
+        self.assertEqual(row.below(), ["best"])
+
+
+if __name__ == "__main__":
+    LIBRARY, COMMAND = sys.argv[1:3]
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
