@@ -229,7 +229,7 @@ TEST_F(TorchScript, LengthsAndMasksAreNotFrozenIn_R52) {
 }
 
 TEST_F(TorchScript, FirstCallsAndNewLengthsAgree_R59) {
-  SharedProjectionAttention module(64, 4);
+  SharedProjectionAttention module(SharedProjectionAttentionOptions(64, 4).backend(Backend::Eager));
   for (const bool optimises : {true, false}) {
     torch::jit::setGraphExecutorOptimize(optimises);
     auto script = exported(module);

@@ -109,6 +109,16 @@ TEST_P(EveryPath, RealScoresBelowTheMaskedOnesLoseToThem) {
   EXPECT_TRUE(near(run(inputs, keep, true), expected(inputs, keep, true), 1e-5));
 }
 
+TEST_P(EveryPath, HugeEqualScoresWeighEvenly) {
+  Inputs inputs = make_inputs(queries(), 70);
+  inputs.query = torch::full_like(inputs.query, 3.3);
+  for (const double huge : {1e12, -1e12, 7e22, -7e22}) {
+    inputs.key = torch::full_like(inputs.key, huge);
+    const auto mean = inputs.value.mean(2, true).expand({2, 3, queries(), 8});
+    EXPECT_TRUE(near(run(inputs), mean, 1e-6)) << huge;
+  }
+}
+
 TEST_P(EveryPath, InfiniteScoresGiveWhatTheFormulaGives) {
   Inputs inputs = make_inputs(queries(), 600);
   inputs.query = inputs.query.abs() + 1;
