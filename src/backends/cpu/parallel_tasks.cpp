@@ -23,13 +23,15 @@ std::size_t run_tasks(Schedule& schedule) {
     std::atomic<std::size_t> next = 0;
     at::parallel_for(0, static_cast<std::int64_t>(threads), 1, [&](std::int64_t, std::int64_t) {
       if (round == 0) ++workers;
-      Workspace space;
+      // Kept between calls: fresh memory costs more than short sequences do.
+      thread_local Workspace space;
       for (;;) {
         const std::size_t first = next.fetch_add(batch, std::memory_order_relaxed);
         if (first >= tasks) break;
         const std::size_t end = std::min(first + batch, tasks);
         for (std::size_t task = first; task < end; ++task) schedule.run(round, task, space);
       }
+      space.trim();
     });
   }
   return workers;

@@ -111,7 +111,10 @@ HWY_INLINE void ToWeights(const RowWeights& row, RowState& state) {
     sum0 = hn::Add(sum0, w);
   }
   for (; i < row.width; i += kLanes) hn::Store(hn::Zero(d), d, row.scores + i);
-  state.rescale = Exp2(PowerOfTwo(state.max, row.factor) - PowerOfTwo(max, row.factor));
+  // Nothing to rescale yet, or nothing to rescale by.
+  const bool stays = state.sum == 0 || state.max == max;
+  state.rescale =
+      stays ? 1.0F : Exp2(PowerOfTwo(state.max, row.factor) - PowerOfTwo(max, row.factor));
   state.sum = state.sum * state.rescale + hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
   state.max = max;
 }
@@ -136,8 +139,11 @@ class BlockTask : public HeadTask {
       if (from >= Limit(queries.end - 1)) break;
       const std::size_t keys = std::min(part, key_count_ - from);
       Pack(from, keys);
-      for (std::size_t row = 0; row < count_; row += kQueryBlock) {
-        RunQueries(row, std::min(kQueryBlock, count_ - row), from, keys);
+      // As even as can be: few rows take almost as long as many.
+      const std::size_t blocks = (count_ + kQueryBlock - 1) / kQueryBlock;
+      for (std::size_t block = 0; block < blocks; ++block) {
+        const std::size_t row = block * count_ / blocks;
+        RunQueries(row, (block + 1) * count_ / blocks - row, from, keys);
       }
     }
     for (std::size_t row = 0; row < count_; ++row) FinishRow(row);

@@ -131,23 +131,36 @@ struct PackedRows {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four rows of four numbers as four columns.
-HWY_INLINE void Transpose4(const float* const* rows, std::size_t k, float* to, std::size_t stride) {
-  const hn::CappedTag<float, 4> d;
+/// Blocks of four lanes to every fourth row of a panel.
+template <class D>
+HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float* to) {
+  if constexpr (hn::MaxLanes(d) == 4) {
+    hn::Store(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    StoreBlocks(half, hn::LowerHalf(half, v), to);
+    StoreBlocks(half, hn::UpperHalf(half, v), to + hn::MaxLanes(d) / 2 * kPanel);
+  }
+}
+
+/// A vector's width of numbers from each of four rows, as four columns of a panel's rows.
+template <class D>
+HWY_INLINE void TransposeFourRows(D d, const float* const* rows, std::size_t k, float* to) {
+  const hn::Repartition<double, D> pairs;
   const auto r0 = hn::LoadU(d, rows[0] + k);
   const auto r1 = hn::LoadU(d, rows[1] + k);
   const auto r2 = hn::LoadU(d, rows[2] + k);
   const auto r3 = hn::LoadU(d, rows[3] + k);
-  const auto low01 = hn::InterleaveLower(d, r0, r1);
-  const auto low23 = hn::InterleaveLower(d, r2, r3);
-  const auto high01 = hn::InterleaveUpper(d, r0, r1);
-  const auto high23 = hn::InterleaveUpper(d, r2, r3);
-  hn::Store(hn::ConcatLowerLower(d, low23, low01), d, to);
-  hn::Store(hn::ConcatUpperUpper(d, low23, low01), d, to + stride);
-  hn::Store(hn::ConcatLowerLower(d, high23, high01), d, to + 2 * stride);
-  hn::Store(hn::ConcatUpperUpper(d, high23, high01), d, to + 3 * stride);
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, r0, r1));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, r2, r3));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, r0, r1));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, r2, r3));
+  to += k * kPanel;
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), to);
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), to + kPanel);
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), to + 2 * kPanel);
+  StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), to + 3 * kPanel);
 }
-
 #endif
 
 /// Keys as the right operand of query · keyᵀ: panels of kPanel keys, each (head_dim × kPanel),
@@ -165,10 +178,12 @@ HWY_INLINE void PackKeys(const HeadRows& keys, const PackedRows& which, std::siz
     }
     std::size_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
+    for (; k + kLanes <= head_dim; k += kLanes) {
+      for (std::size_t i = 0; i < kPanel; i += 4) TransposeFourRows(F32(), rows + i, k, to + i);
+    }
     for (; k + 4 <= head_dim; k += 4) {
-      for (std::size_t i = 0; i < kPanel; i += 4) {
-        Transpose4(rows + i, k, to + k * kPanel + i, kPanel);
-      }
+      const hn::CappedTag<float, 4> d4;
+      for (std::size_t i = 0; i < kPanel; i += 4) TransposeFourRows(d4, rows + i, k, to + i);
     }
 #endif
     for (; k < head_dim; ++k) {

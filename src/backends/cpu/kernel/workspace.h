@@ -26,6 +26,7 @@ class AlignedArray {
     count_ = count;
   }
 
+  std::size_t bytes() const { return count_ * sizeof(T); }
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
   T& operator[](std::size_t index) { return data_.get()[index]; }
@@ -42,19 +43,27 @@ class AlignedArray {
 
 /// What one thread needs beside inputs and output. Grows as needed and may serve many tasks.
 struct Workspace {
-  AlignedArray<float> keys;                // packed panels
-  AlignedArray<float> values;              // packed panels
-  AlignedArray<float> rows;                // rows of 16 bits or of wide strides as floats
-  AlignedArray<float> queries;             // a block of query rows
-  AlignedArray<float> scores;              // a block of scores, then of weights
-  AlignedArray<float> outputs;             // unnormalised results
-  AlignedArray<float> maxima;              // of each row, so far
-  AlignedArray<float> sums;                // of each row's weights, so far
-  AlignedArray<float> mean;                // of the values
-  AlignedArray<std::uint8_t> keep;         // a block of mask rows as bytes
-  AlignedArray<std::uint8_t> row_flags;    // see RowFlag
-  AlignedArray<std::uint32_t> kept_keys;   // those that a mask common to all queries keeps
-  AlignedArray<std::uint32_t> row_counts;  // keys of the block that a row may see
+  /// Gives the memory back where it is more than a thread should keep for its next call.
+  void trim() {
+    constexpr std::size_t kKept = std::size_t{4} << 20;
+    const std::size_t bytes = keys.bytes() + values.bytes() + rows.bytes() + queries.bytes() +
+                              scores.bytes() + outputs.bytes() + maxima.bytes() + sums.bytes() +
+                              mean.bytes() + keep.bytes() + row_flags.bytes() + kept_keys.bytes();
+    if (bytes > kKept) *this = Workspace();
+  }
+
+  AlignedArray<float> keys;               // packed panels
+  AlignedArray<float> values;             // packed panels
+  AlignedArray<float> rows;               // rows of 16 bits or of wide strides as floats
+  AlignedArray<float> queries;            // a block of query rows
+  AlignedArray<float> scores;             // a block of scores, then of weights
+  AlignedArray<float> outputs;            // unnormalised results
+  AlignedArray<float> maxima;             // of each row, so far
+  AlignedArray<float> sums;               // of each row's weights, so far
+  AlignedArray<float> mean;               // of the values
+  AlignedArray<std::uint8_t> keep;        // a block of mask rows as bytes
+  AlignedArray<std::uint8_t> row_flags;   // see RowFlag
+  AlignedArray<std::uint32_t> kept_keys;  // those that a mask common to all queries keeps
 };
 
 }  // namespace self_attention::cpu
