@@ -20,15 +20,15 @@ void RunBlock(const AttentionProblem& problem, Head head, Range queries, Workspa
   BlockTask(problem, head, space).Run(queries);
 }
 
-RowResult RunRow(const AttentionProblem& problem, Head head, std::size_t query, Range keys,
-                 float* sums, Workspace& space) {
+void RunRow(const AttentionProblem& problem, const HeadRange& heads, std::size_t query, Range keys,
+            const RowResults& results, Workspace& space) {
   switch (problem.kind) {
     case ElementKind::kBFloat16:
-      return RowTask<hwy::bfloat16_t>(problem, head, space).Run(query, keys, sums);
+      return RowTask<hwy::bfloat16_t>(problem, heads, space).Run(query, keys, results);
     case ElementKind::kFloat16:
-      return RowTask<hwy::float16_t>(problem, head, space).Run(query, keys, sums);
-    default:
-      return RowTask<float>(problem, head, space).Run(query, keys, sums);
+      return RowTask<hwy::float16_t>(problem, heads, space).Run(query, keys, results);
+    case ElementKind::kFloat32:
+      return RowTask<float>(problem, heads, space).Run(query, keys, results);
   }
 }
 

@@ -27,6 +27,21 @@ struct Head {
   std::size_t head;
 };
 
+/// Some heads of a sequence.
+struct HeadRange {
+  std::size_t batch;
+  std::size_t begin;
+  std::size_t end;
+};
+
+/// Where the results of heads go: `step` results from one head's to the next one's, value_dim sums
+/// each.
+struct RowResults {
+  RowResult* rows;
+  float* sums;
+  std::size_t step;
+};
+
 /// A half-open range.
 struct Range {
   std::size_t begin;
@@ -40,9 +55,9 @@ struct Kernel {
 
   /// Whole rows of the output for the queries in `queries`.
   void (*run_block)(const AttentionProblem& problem, Head head, Range queries, Workspace& space);
-  /// One query over the keys in `keys`, at most kKeysPerChunk; `sums` takes value_dim numbers.
-  RowResult (*run_row)(const AttentionProblem& problem, Head head, std::size_t query, Range keys,
-                       float* sums, Workspace& space);
+  /// One query of heads that share a mask over the keys in `keys`, at most kKeysPerChunk.
+  void (*run_row)(const AttentionProblem& problem, const HeadRange& heads, std::size_t query,
+                  Range keys, const RowResults& results, Workspace& space);
   /// The query's output from those results in the order of the keys. Overwrites the first sums.
   void (*merge_rows)(const AttentionProblem& problem, Head head, std::size_t query,
                      std::span<const RowResult> rows, float* sums, Workspace& space);

@@ -17,155 +17,197 @@
 HWY_BEFORE_NAMESPACE();
 namespace self_attention::cpu::HWY_NAMESPACE {
 
-/// The sums of four vectors' lanes.
-HWY_INLINE void SumFour(Floats v0, Floats v1, Floats v2, Floats v3, float* to) {
+/// Rows of keys and values that are read side by side: memory serves several streams faster than
+/// one.
+inline constexpr std::size_t kStreams = 4;
+
+/// The sums of the lanes of each of four vectors.
+HWY_INLINE void SumLanes(const Floats* v, float* sums) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::size_t i = 0; i < kStreams; ++i) sums[i] = hn::GetLane(v[i]);
+#else
   const F32 d;
-  to[0] = hn::GetLane(hn::SumOfLanes(d, v0));
-  to[1] = hn::GetLane(hn::SumOfLanes(d, v1));
-  to[2] = hn::GetLane(hn::SumOfLanes(d, v2));
-  to[3] = hn::GetLane(hn::SumOfLanes(d, v3));
+  const hn::Repartition<double, F32> pairs;
+  // In every block of four lanes: sums of two, then of four, of all four vectors in turn.
+  const auto fold = [&](Floats a, Floats b) HWY_ATTR {
+    return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  };
+  const auto low = hn::BitCast(pairs, fold(v[0], v[1]));
+  const auto high = hn::BitCast(pairs, fold(v[2], v[3]));
+  const Floats blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+                                hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(blocks, d, lanes);
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    sums[i] = lanes[i];
+    for (std::size_t block = kStreams; block < kLanes; block += kStreams) {
+      sums[i] += lanes[block + i];
+    }
+  }
+#endif
 }
 
+/// One query of some heads that share a mask, over a chunk of keys.
+///
+/// Heads run inside of keys: where they lie side by side in memory, as modules give them, whole
+/// rows of all heads are then read in their order, twice as fast as one head after the other.
 template <typename T>
 class RowTask : public HeadTask {
  public:
-  using HeadTask::HeadTask;
+  RowTask(const AttentionProblem& problem, const HeadRange& heads, Workspace& space)
+      : HeadTask(problem, {heads.batch, heads.begin}, space),
+        heads_(heads.end - heads.begin),
+        query_width_(hwy::RoundUpTo(problem.head_dim, kLanes)),
+        key_step_(problem.key.strides[1]),
+        value_step_(problem.value.strides[1]) {
+    space.kept_keys.reserve(kKeysPerChunk + kStreams);
+    space.scores.reserve(heads_ * kScoreWidth);
+    space.queries.reserve(heads_ * query_width_);
+  }
 
-  /// One query over keys: unnormalised sums of values in `result`.
-  RowResult Run(std::size_t query, Range keys, float* result) {
-    const auto [from, end] = keys;
-    RowResult row;
+  void Run(std::size_t query, Range keys, const RowResults& results) {
     const std::size_t limit =
         problem_.causal ? std::min(query + 1, problem_.key_length) : problem_.key_length;
-    const std::size_t visible = std::clamp(limit, from, end) - from;
-    row.skipped = visible < end - from;
-    const std::size_t width = problem_.value_dim;
-    std::fill_n(result, width, 0.0F);
-    const std::size_t count = Select(query, from, visible);
-    row.skipped = row.skipped || count < visible;
-    if (count == 0) return row;
-    row.keeps = true;
-    float* scores = space_.scores.data();
-    Score(query, count, scores);
-    RowState state{-FLT_MAX, 0, 1};
-    ToWeights({scores, count, count, nullptr, factor_}, state);
-    row.max = state.max;
-    row.sum = state.sum;
-    AddValues(count, scores, result);
-    return row;
+    const std::size_t visible = std::clamp(limit, keys.begin, keys.end) - keys.begin;
+    count_ = Select(query, keys.begin, visible);
+    stream_ = (count_ + kStreams - 1) / kStreams;
+    for (std::size_t head = 0; head < heads_; ++head) {
+      RowResult& row = results.rows[head * results.step];
+      row = RowResult();
+      row.keeps = count_ > 0;
+      row.skipped = count_ < keys.end - keys.begin;
+      std::fill_n(Sums(results, head), problem_.value_dim, 0.0F);
+    }
+    if (count_ == 0) return;
+    ReadQueries(query);
+    for (std::size_t i = 0; i < stream_; ++i) Score(i);
+    for (std::size_t head = 0; head < heads_; ++head) {
+      RowState state{-FLT_MAX, 0, 1};
+      const std::size_t width = hwy::RoundUpTo(kStreams * stream_, kLanes);
+      ToWeights({Scores(head), count_, width, nullptr, factor_}, state);
+      results.rows[head * results.step].max = state.max;
+      results.rows[head * results.step].sum = state.sum;
+    }
+    for (std::size_t i = 0; i < stream_; ++i) AddValues(i, results);
   }
 
  private:
-  /// Lists the rows of the keys that are kept.
+  static constexpr std::size_t kScoreWidth = kKeysPerChunk + 2 * kPanel;
+
+  float* Scores(std::size_t head) { return space_.scores.data() + head * kScoreWidth; }
+  float* Sums(const RowResults& results, std::size_t head) const {
+    return results.sums + head * results.step * problem_.value_dim;
+  }
+
+  /// Lists the rows of the keys that are kept; repeats the last where streams need more.
   std::size_t Select(std::size_t query, std::size_t from, std::size_t count) {
-    space_.kept_keys.reserve(kKeysPerChunk + 4);
-    space_.scores.reserve(kKeysPerChunk + 2 * kPanel);
-    space_.queries.reserve(hwy::RoundUpTo(problem_.head_dim, kLanes));
     std::uint32_t* kept = space_.kept_keys.data();
-    if (!mask_.exists()) {
-      for (std::size_t i = 0; i < count; ++i) kept[i] = static_cast<std::uint32_t>(from + i);
-      return count;
-    }
     std::uint8_t buffer[kKeysPerChunk];
-    const std::uint8_t* keep = mask_.row(query, from, count, buffer);
+    const std::uint8_t* keep =
+        mask_.exists() && count > 0 ? mask_.row(query, from, count, buffer) : nullptr;
     std::size_t kept_count = 0;
     for (std::size_t i = 0; i < count; ++i) {
       kept[kept_count] = static_cast<std::uint32_t>(from + i);
-      kept_count += keep[i] != 0;
+      kept_count += keep == nullptr || keep[i] != 0;
+    }
+    for (std::size_t i = 0; kept_count > 0 && i < kStreams; ++i) {
+      kept[kept_count + i] = kept[kept_count - 1];
     }
     return kept_count;
   }
 
-  const T* Key(std::size_t i) const { return Row(keys_, space_.kept_keys[i]); }
-  const T* Value(std::size_t i) const { return Row(values_, space_.kept_keys[i]); }
-  static const T* Row(const HeadRows& rows, std::size_t row) {
-    return reinterpret_cast<const T*>(rows.data) + static_cast<std::int64_t>(row) * rows.row_stride;
+  void ReadQueries(std::size_t query) {
+    const std::size_t depth = problem_.head_dim;
+    HeadRows rows = queries_;
+    for (std::size_t head = 0; head < heads_; ++head) {
+      float* to = space_.queries.data() + head * query_width_;
+      const float* from = rows.get(query, depth, to);
+      if (from != to) std::copy_n(from, depth, to);
+      std::fill(to + depth, to + query_width_, 0.0F);
+      rows.data += problem_.query.strides[1] * rows.bytes();
+    }
   }
 
-  void Score(std::size_t query, std::size_t count, float* scores) {
+  /// The i-th row of every stream.
+  void FindRows(const HeadRows& rows, std::size_t i, const T** found) const {
+    for (std::size_t stream = 0; stream < kStreams; ++stream) {
+      const std::size_t row = space_.kept_keys[std::min(stream * stream_ + i, count_)];
+      found[stream] =
+          reinterpret_cast<const T*>(rows.data) + static_cast<std::int64_t>(row) * rows.row_stride;
+    }
+  }
+
+  void Score(std::size_t i) {
     const F32 d;
     const std::size_t depth = problem_.head_dim;
-    float* q = space_.queries.data();
-    const float* from = queries_.get(query, depth, q);
-    for (std::size_t k = 0; k < depth; ++k) q[k] = from[k];
-    std::fill(q + depth, q + hwy::RoundUpTo(depth, kLanes), 0.0F);
     const std::size_t whole = depth / kLanes * kLanes;
-    for (std::size_t i = 0; i < count; i += 4) {
-      const std::size_t last = count - 1;
-      const T* keys[4] = {Key(i), Key(std::min(i + 1, last)), Key(std::min(i + 2, last)),
-                          Key(std::min(i + 3, last))};
-      Floats sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    const T* keys[kStreams];
+    FindRows(keys_, i, keys);
+    for (std::size_t head = 0; head < heads_; ++head) {
+      const float* query = space_.queries.data() + head * query_width_;
+      Floats sums[kStreams] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
       for (std::size_t k = 0; k < whole; k += kLanes) {
-        const Floats factor = hn::Load(d, q + k);
+        const Floats factor = hn::Load(d, query + k);
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) sums[j] = hn::MulAdd(factor, LoadWide(keys[j] + k), sums[j]);
+        for (std::size_t j = 0; j < kStreams; ++j) {
+          sums[j] = hn::MulAdd(factor, LoadWide(keys[j] + k), sums[j]);
+        }
       }
       if (whole < depth) {
-        const Floats factor = hn::Load(d, q + whole);
-        for (int j = 0; j < 4; ++j) {
+        const Floats factor = hn::Load(d, query + whole);
+        for (std::size_t j = 0; j < kStreams; ++j) {
           sums[j] = hn::MulAdd(factor, LoadWideTail(keys[j] + whole, depth - whole), sums[j]);
         }
       }
-      SumFour(sums[0], sums[1], sums[2], sums[3], scores + i);
+      float scores[kStreams];
+      SumLanes(sums, scores);
+      for (std::size_t j = 0; j < kStreams; ++j) {
+        Scores(head)[j * stream_ + i] = scores[j];
+        keys[j] += key_step_;
+      }
     }
   }
 
-  void AddValues(std::size_t count, const float* weights, float* result) {
-    std::size_t column = 0;
+  void AddValues(std::size_t i, const RowResults& results) {
+    const F32 d;
     const std::size_t width = problem_.value_dim;
-    while (column + kLanes <= width) {
-      const std::size_t vectors = std::min<std::size_t>((width - column) / kLanes, 8);
-      switch (vectors) {
-        case 8:
-          AddColumns<8>(count, weights, column, result);
-          column += 8 * kLanes;
-          break;
-        case 7:
-        case 6:
-        case 5:
-        case 4:
-          AddColumns<4>(count, weights, column, result);
-          column += 4 * kLanes;
-          break;
-        case 3:
-        case 2:
-          AddColumns<2>(count, weights, column, result);
-          column += 2 * kLanes;
-          break;
-        default:
-          AddColumns<1>(count, weights, column, result);
-          column += kLanes;
+    const std::size_t whole = width / kLanes * kLanes;
+    const T* values[kStreams];
+    FindRows(values_, i, values);
+    for (std::size_t head = 0; head < heads_; ++head) {
+      float* result = Sums(results, head);
+      Floats weights[kStreams];
+#pragma GCC unroll 4
+      for (std::size_t j = 0; j < kStreams; ++j) {
+        weights[j] = hn::Set(d, Scores(head)[j * stream_ + i]);
       }
+      for (std::size_t column = 0; column < whole; column += kLanes) {
+        Floats sum = hn::LoadU(d, result + column);
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < kStreams; ++j) {
+          sum = hn::MulAdd(weights[j], LoadWide(values[j] + column), sum);
+        }
+        hn::StoreU(sum, d, result + column);
+      }
+      if (whole < width) {
+        Floats sum = LoadWideTail(result + whole, width - whole);
+        for (std::size_t j = 0; j < kStreams; ++j) {
+          sum = hn::MulAdd(weights[j], LoadWideTail(values[j] + whole, width - whole), sum);
+        }
+        HWY_ALIGN float tail[kLanes];
+        hn::Store(sum, d, tail);
+        std::copy_n(tail, width - whole, result + whole);
+      }
+      for (const T*& value : values) value += value_step_;
     }
-    if (column == width) return;
-    const F32 d;
-    Floats sum = hn::Zero(d);
-    for (std::size_t i = 0; i < count; ++i) {
-      sum =
-          hn::MulAdd(hn::Set(d, weights[i]), LoadWideTail(Value(i) + column, width - column), sum);
-    }
-    HWY_ALIGN float tail[kLanes];
-    hn::Store(sum, d, tail);
-    std::copy_n(tail, width - column, result + column);
   }
 
-  template <std::size_t kVectors>
-  void AddColumns(std::size_t count, const float* weights, std::size_t column, float* result) {
-    const F32 d;
-    Floats sums[kVectors];
-#pragma GCC unroll 8
-    for (std::size_t v = 0; v < kVectors; ++v) sums[v] = hn::Zero(d);
-    for (std::size_t i = 0; i < count; ++i) {
-      const T* value = Value(i) + column;
-      const Floats weight = hn::Set(d, weights[i]);
-#pragma GCC unroll 8
-      for (std::size_t v = 0; v < kVectors; ++v) {
-        sums[v] = hn::MulAdd(weight, LoadWide(value + v * kLanes), sums[v]);
-      }
-    }
-#pragma GCC unroll 8
-    for (std::size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, result + column + v * kLanes);
-  }
+  std::size_t heads_;
+  std::size_t query_width_;
+  std::int64_t key_step_;  // from head to head
+  std::int64_t value_step_;
+  std::size_t count_ = 0;   // keys that are kept
+  std::size_t stream_ = 0;  // keys of a stream
 };
 
 }  // namespace self_attention::cpu::HWY_NAMESPACE

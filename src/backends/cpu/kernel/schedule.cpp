@@ -1,6 +1,7 @@
 #include "backends/cpu/kernel/schedule.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace self_attention::cpu {
 namespace {
@@ -11,6 +12,11 @@ constexpr std::size_t kFewQueries = 4;
 constexpr std::size_t kSmallestPiece = 192;
 constexpr std::size_t kLargestPiece = 1024;
 
+/// Whether the heads of a row lie beside one another.
+bool has_heads_inside(const ConstView& view) {
+  return std::abs(view.strides[1]) < std::abs(view.strides[2]);
+}
+
 bool has_rows(const ConstView& view, std::size_t columns) {
   return columns == 1 || view.strides[3] == 1;
 }
@@ -20,15 +26,20 @@ bool has_rows(const ConstView& view, std::size_t columns) {
 Schedule::Schedule(const AttentionProblem& problem, const Kernel& kernel, std::size_t threads)
     : problem_(problem), kernel_(kernel), head_count_(problem.batch * problem.heads) {
   const std::size_t queries = problem.query_length;
+  // Some tasks more than threads, so that none waits long for the last one.
+  const std::size_t wanted = threads > 1 ? 4 * threads : 1;
   if (queries <= kFewQueries && problem.key_length > 0 && has_rows(problem.key, problem.head_dim) &&
       has_rows(problem.value, problem.value_dim)) {
     chunks_ = (problem.key_length + kKeysPerChunk - 1) / kKeysPerChunk;
     rows_.resize(head_count_ * queries * chunks_);
+    const bool shares = problem.mask.data == nullptr || problem.mask.strides[1] == 0;
+    const std::size_t rows = problem.batch * queries * chunks_;
+    pieces_ = shares && has_heads_inside(problem.key) && has_heads_inside(problem.value)
+                  ? std::min(problem.heads, (wanted + rows - 1) / rows)
+                  : problem.heads;
     sums_.resize(rows_.size() * problem.value_dim);
     return;
   }
-  // Some tasks more than threads, so that none waits long for the last one.
-  const std::size_t wanted = threads > 1 ? 4 * threads : 1;
   const std::size_t most = std::max<std::size_t>(queries / kSmallestPiece, 1);
   const std::size_t least = (queries + kLargestPiece - 1) / kLargestPiece;
   pieces_ = std::max(
@@ -37,7 +48,8 @@ Schedule::Schedule(const AttentionProblem& problem, const Kernel& kernel, std::s
 
 std::size_t Schedule::tasks(std::size_t round) const {
   if (!by_row()) return round == 0 ? head_count_ * pieces_ : 0;
-  return round == 0 ? rows_.size() : rows_.size() / chunks_;
+  const std::size_t queries = problem_.batch * problem_.query_length;
+  return queries * (round == 0 ? chunks_ * pieces_ : problem_.heads);
 }
 
 void Schedule::run(std::size_t round, std::size_t task, Workspace& space) {
@@ -58,12 +70,18 @@ void Schedule::run_block(std::size_t task, Workspace& space) const {
 }
 
 void Schedule::run_chunk(std::size_t task, Workspace& space) {
-  const std::size_t row = task / chunks_;
-  const std::size_t begin = task % chunks_ * kKeysPerChunk;
+  const std::size_t chunk = task / pieces_ % chunks_;
+  const std::size_t query = task / pieces_ / chunks_ % problem_.query_length;
+  const std::size_t batch = task / pieces_ / chunks_ / problem_.query_length;
+  const std::size_t piece = task % pieces_;
+  const HeadRange heads = {batch, piece * problem_.heads / pieces_,
+                           (piece + 1) * problem_.heads / pieces_};
+  const std::size_t begin = chunk * kKeysPerChunk;
   const Range keys = {begin, std::min(begin + kKeysPerChunk, problem_.key_length)};
-  rows_[task] =
-      kernel_.run_row(problem_, head_of(row / problem_.query_length), row % problem_.query_length,
-                      keys, sums_.data() + task * problem_.value_dim, space);
+  const std::size_t step = problem_.query_length * chunks_;
+  const std::size_t first = (batch * problem_.heads + heads.begin) * step + query * chunks_ + chunk;
+  kernel_.run_row(problem_, heads, query, keys,
+                  {&rows_[first], sums_.data() + first * problem_.value_dim, step}, space);
 }
 
 void Schedule::merge(std::size_t task, Workspace& space) {

@@ -30,7 +30,7 @@ class Schedule {
   const AttentionProblem& problem_;
   const Kernel& kernel_;
   std::size_t head_count_;
-  std::size_t pieces_ = 1;  // of a head's queries
+  std::size_t pieces_ = 1;  // of a head's queries, or of the heads where each query is alone
   std::size_t chunks_ = 0;  // of a head's keys, where each query is computed alone
   std::vector<RowResult> rows_;
   std::vector<float> sums_;
