@@ -55,18 +55,13 @@ class HeadTask {
   /// score is far enough above theirs.
   void Finish(std::size_t query, const RowResult& row, float* result) {
     if (!row.keeps) {
-      Store(Mean(), query);
-      return;
-    }
-    if (row.skipped && row.max <= kMaskedScore + 150.0F / factor_) {
+      Store(Mean(), 1.0F, query);
+    } else if (row.skipped && row.max <= kMaskedScore + 150.0F / factor_) {
       RunExactly(query, result);
+      Store(result, 1.0F, query);
     } else {
-      const float inverse = 1.0F / row.sum;
-      for (std::size_t column = 0; column < problem_.value_dim; ++column) {
-        result[column] *= inverse;
-      }
+      Store(result, 1.0F / row.sum, query);
     }
-    Store(result, query);
   }
 
   /// Adds up the results of consecutive keys, each with value_dim sums, and finishes the row.
@@ -92,8 +87,8 @@ class HeadTask {
   }
 
  protected:
-  void Store(const float* result, std::size_t query) {
-    StoreRow(result, problem_.value_dim, problem_.kind,
+  void Store(const float* result, float factor, std::size_t query) {
+    StoreRow(result, factor, problem_.value_dim, problem_.kind,
              output_ + static_cast<std::int64_t>(query) * output_row_bytes_);
   }
 

@@ -146,22 +146,32 @@ HWY_INLINE void StoreBFloat16(Floats x, std::uint16_t* to) {
   (void)d;
 }
 
-/// A row of results, rounded to the output's type.
-HWY_INLINE void StoreRow(const float* from, std::size_t count, ElementKind kind, char* to) {
+/// factor · a row of results, rounded to the output's type.
+HWY_INLINE void StoreRow(const float* from, float factor, std::size_t count, ElementKind kind,
+                         char* to) {
+  const F32 d;
+  const Floats factors = hn::Set(d, factor);
   if (kind == ElementKind::kFloat32) {
-    std::memcpy(to, from, count * sizeof(float));
+    auto* out = reinterpret_cast<float*>(to);
+    std::size_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + i), factors), d, out + i);
+    }
+    for (; i < count; ++i) out[i] = from[i] * factor;
     return;
   }
   auto* out = reinterpret_cast<std::uint16_t*>(to);
   HWY_ALIGN std::uint16_t halves[kLanes];
   for (std::size_t i = 0; i < count; i += kLanes) {
     const std::size_t rest = HWY_MIN(kLanes, count - i);
-    const Floats x = rest == kLanes ? LoadWide(from + i) : LoadWideTail(from + i, rest);
+    const Floats x =
+        hn::Mul(rest == kLanes ? LoadWide(from + i) : LoadWideTail(from + i, rest), factors);
     if (kind == ElementKind::kBFloat16) {
       StoreBFloat16(x, halves);
     } else {
 #if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SCALAR
-      for (std::size_t lane = 0; lane < rest; ++lane) halves[lane] = float16_bits(from[i + lane]);
+      for (std::size_t lane = 0; lane < rest; ++lane)
+        halves[lane] = float16_bits(from[i + lane] * factor);
 #else
       const hn::Rebind<hwy::float16_t, F32> d16;
       hn::StoreU(hn::DemoteTo(d16, x), d16, reinterpret_cast<hwy::float16_t*>(halves));
