@@ -92,20 +92,20 @@ HWY_INLINE void ToWeights(const RowWeights& row, RowState& state) {
   const F32 d;
   const float max = MaskAndMax(row, state.max);
   const Floats factor = hn::Set(d, row.factor);
-  const Floats offset = hn::Set(d, PowerOfTwo(max, row.factor));
+  const Floats offset = hn::Set(d, max);
   Floats sum0 = hn::Zero(d);
   Floats sum1 = hn::Zero(d);
   std::size_t i = 0;
   for (; i + 2 * kLanes <= row.count; i += 2 * kLanes) {
-    const Floats w0 = Exp2(hn::Sub(hn::Mul(hn::Load(d, row.scores + i), factor), offset));
-    const Floats w1 = Exp2(hn::Sub(hn::Mul(hn::Load(d, row.scores + i + kLanes), factor), offset));
+    const Floats w0 = Exp2(hn::Mul(hn::Sub(hn::Load(d, row.scores + i), offset), factor));
+    const Floats w1 = Exp2(hn::Mul(hn::Sub(hn::Load(d, row.scores + i + kLanes), offset), factor));
     hn::Store(w0, d, row.scores + i);
     hn::Store(w1, d, row.scores + i + kLanes);
     sum0 = hn::Add(sum0, w0);
     sum1 = hn::Add(sum1, w1);
   }
   for (; i < row.count; i += kLanes) {
-    Floats w = Exp2(hn::Sub(hn::Mul(hn::Load(d, row.scores + i), factor), offset));
+    Floats w = Exp2(hn::Mul(hn::Sub(hn::Load(d, row.scores + i), offset), factor));
     if (row.count - i < kLanes) w = hn::IfThenElseZero(hn::FirstN(d, row.count - i), w);
     hn::Store(w, d, row.scores + i);
     sum0 = hn::Add(sum0, w);
@@ -113,8 +113,7 @@ HWY_INLINE void ToWeights(const RowWeights& row, RowState& state) {
   for (; i < row.width; i += kLanes) hn::Store(hn::Zero(d), d, row.scores + i);
   // Nothing to rescale yet, or nothing to rescale by.
   const bool stays = state.sum == 0 || state.max == max;
-  state.rescale =
-      stays ? 1.0F : Exp2(PowerOfTwo(state.max, row.factor) - PowerOfTwo(max, row.factor));
+  state.rescale = stays ? 1.0F : Exp2((state.max - max) * row.factor);
   state.sum = state.sum * state.rescale + hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
   state.max = max;
 }

@@ -26,12 +26,6 @@ inline constexpr std::size_t kKeyBlock = 256;
 /// What a masked score becomes.
 inline constexpr float kMaskedScore = -1e20F;
 
-/// The score as a power of two, finite where it is the lowest number: what is lower then vanishes.
-HWY_INLINE float PowerOfTwo(float score, float factor) {
-  const float power = score * factor;
-  return power < -FLT_MAX ? -FLT_MAX : power;
-}
-
 /// Inputs, mask and output of one head, and the end of every row.
 class HeadTask {
  public:
@@ -73,8 +67,8 @@ class HeadTask {
       total.skipped = total.skipped || next.skipped;
       if (!next.keeps) continue;
       const float max = std::max(total.max, next.max);
-      const float old_scale = total.keeps ? Exp2(power(total.max) - power(max)) : 0.0F;
-      const float scale = Exp2(power(next.max) - power(max));
+      const float old_scale = total.keeps ? Exp2((total.max - max) * factor_) : 0.0F;
+      const float scale = Exp2((next.max - max) * factor_);
       const float* from = sums + i * width;
       for (std::size_t column = 0; column < width; ++column) {
         sums[column] = sums[column] * old_scale + from[column] * scale;
@@ -128,7 +122,7 @@ class HeadTask {
     std::fill_n(result, width, 0.0F);
     float sum = 0;
     for (std::size_t key = 0; key < problem_.key_length; ++key) {
-      const float weight = Exp2(ExactScore(query, key) * factor_ - power(max));
+      const float weight = Exp2((ExactScore(query, key) - max) * factor_);
       sum += weight;
       const float* value = values_.get(key, width, space_.rows.data());
       for (std::size_t column = 0; column < width; ++column) {
@@ -149,8 +143,6 @@ class HeadTask {
     for (std::size_t i = 0; i < depth; ++i) score += q[i] * k[i];
     return score;
   }
-
-  float power(float score) const { return PowerOfTwo(score, factor_); }
 
   const AttentionProblem& problem_;
   Workspace& space_;
