@@ -1,8 +1,8 @@
 """Whole exports against the library, bit for bit: whole_parity.py SELF_ATTENTION_BINARY
 
-Exports here and runs here, so bits are demanded of the eager backend, and the float64 results of the
-others: the project's classes, a user's class, and the
-public classes under three seeds where their files are at hand (SELF_ATTENTION_DOCUMENTS).
+Exports here and runs here, so bits are demanded of the eager backend; the others are compared with
+the float64 results. The project's classes, a user's class, and the public classes under three seeds
+where their files are at hand (SELF_ATTENTION_DOCUMENTS).
 """
 
 import json
