@@ -21,8 +21,6 @@ def inputs(dtype=torch.float32, requires_grad=False, queries=5, keys=7):
     )
 
 
-
-
 class Op(unittest.TestCase):
     def test_opcheck(self):
         masks = (None, torch.rand(2, 1, 1, 7) > 0.3, torch.rand(5, 7))

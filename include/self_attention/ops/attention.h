@@ -37,9 +37,10 @@ struct SELF_ATTENTION_API AttentionOptions {
 ///
 /// On the CPU float32, bfloat16 and float16 run in a fused kernel: one pass, float32 inside, no
 /// (Q, K) matrix in memory, the same bits for every number of threads. A number that is not finite
-/// in a masked key or value may be ignored. Gradients of every kind go through the reference
-/// formula. Also registered for CUDA, Meta, autocast and vmap, and from Python it is
-/// torch.ops.self_attention.attention.
+/// in a masked key or value may be ignored. A thread takes some megabytes beside inputs and
+/// output, and four bytes a key under a padding mask; it keeps up to 4 MiB of them for its next
+/// call. Gradients of every kind go through the reference formula. Also registered for CUDA, Meta,
+/// autocast and vmap, and from Python it is torch.ops.self_attention.attention.
 ///
 /// Throws c10::ValueError for a shape, device, layout or scale that does not fit and c10::TypeError
 /// for dtypes. Source: Vaswani et al. 2017, section 3.2.1; the online softmax of the fused kernel
