@@ -26,6 +26,12 @@ torch::Tensor call_attention(const AttentionArguments& arguments) {
                  is_causal);
 }
 
+bool records_gradients(const AttentionArguments& arguments) {
+  return torch::GradMode::is_enabled() &&
+         (arguments.query.requires_grad() || arguments.key.requires_grad() ||
+          arguments.value.requires_grad());
+}
+
 bool runs_fused(std::string_view who, Backend backend, const AttentionArguments& arguments) {
   if (backend == Backend::Eager) return false;
   const std::string reason = cpu::ineligible_because(arguments);
@@ -36,10 +42,7 @@ bool runs_fused(std::string_view who, Backend backend, const AttentionArguments&
     return true;
   }
   // Its gradients go through the formula a second time, which costs more than keeping it.
-  const bool records = torch::GradMode::is_enabled() &&
-                       (arguments.query.requires_grad() || arguments.key.requires_grad() ||
-                        arguments.value.requires_grad());
-  return reason.empty() && !records;
+  return reason.empty() && !records_gradients(arguments);
 }
 
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,

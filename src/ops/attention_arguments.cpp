@@ -18,6 +18,21 @@ void check_shape(std::string_view name, const torch::Tensor& tensor, const std::
 
 }  // namespace
 
+torch::Tensor empty_result(const AttentionArguments& arguments) {
+  const torch::Tensor& query = arguments.query;
+  return torch::empty({query.size(0), query.size(2), query.size(1), arguments.value.size(3)},
+                      query.options())
+      .transpose(1, 2);
+}
+
+torch::Tensor combined_mask(const AttentionArguments& arguments) {
+  const auto& [query, key, value, mask, scale, is_causal] = arguments;
+  if (!is_causal) return mask;
+  const auto options = query.options().dtype(torch::kBool).requires_grad(false);
+  const torch::Tensor causal = torch::ones({query.size(2), key.size(2)}, options).tril();
+  return mask.defined() ? causal.logical_and(mask != 0) : causal;
+}
+
 void check_attention(const AttentionArguments& arguments) {
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
   const NamedTensors tensors = {{"query", query}, {"key", key}, {"value", value}};

@@ -14,6 +14,12 @@ struct AttentionArguments {
   bool is_causal;
 };
 
+/// An uninitialised result, (N, H, Q, dv) in memory laid out (N, Q, H, dv).
+torch::Tensor empty_result(const AttentionArguments& arguments);
+
+/// The mask with causality in it; undefined where there is neither.
+torch::Tensor combined_mask(const AttentionArguments& arguments);
+
 /// Throws unless the arguments fit each other, as ops/attention.h says.
 void check_attention(const AttentionArguments& arguments);
 

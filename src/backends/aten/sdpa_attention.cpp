@@ -6,20 +6,14 @@ namespace self_attention::aten {
 
 torch::Tensor attention(const AttentionArguments& arguments) {
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  if (key.size(2) == 0) {
-    return query.new_zeros({query.size(0), query.size(2), query.size(1), value.size(3)})
-        .transpose(1, 2);
-  }
+  if (key.size(2) == 0) return empty_result(arguments).zero_();
   torch::Tensor output;
   if (!mask.defined()) {
     output = at::scaled_dot_product_attention(query, key, value, {}, 0.0, is_causal, scale);
   } else {
-    torch::Tensor keep = mask != 0;
-    if (is_causal) {
-      const auto options = query.options().dtype(torch::kBool).requires_grad(false);
-      keep = keep.logical_and(torch::ones({query.size(2), key.size(2)}, options).tril());
-    }
-    keep = keep.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
+    const torch::Tensor keep =
+        (combined_mask(arguments) != 0)
+            .expand({query.size(0), query.size(1), query.size(2), key.size(2)});
     const torch::Tensor used = keep.any(-2).unsqueeze(-1);
     const torch::Tensor zero = torch::zeros({}, query.options());
     const torch::Tensor attended = at::scaled_dot_product_attention(

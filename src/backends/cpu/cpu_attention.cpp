@@ -113,9 +113,7 @@ torch::Tensor attention(const AttentionArguments& arguments) {
   const torch::Tensor& query = arguments.query;
   const torch::Tensor& key = arguments.key;
   const torch::Tensor& value = arguments.value;
-  const torch::Tensor output =
-      torch::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options())
-          .transpose(1, 2);
+  const torch::Tensor output = empty_result(arguments);
   if (output.numel() == 0) return output;
   torch::Tensor mask = arguments.mask;
   if (mask.defined()) {

@@ -80,10 +80,9 @@ torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor
     check_attention(arguments);
     return reference::attention(arguments);
   }
-  const bool records = torch::GradMode::is_enabled() &&
-                       (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  return records ? RecomputedAttention::apply(query, key, value, mask, scale, is_causal)
-                 : call_below_autograd(arguments);
+  return records_gradients(arguments)
+             ? RecomputedAttention::apply(query, key, value, mask, scale, is_causal)
+             : call_below_autograd(arguments);
 }
 
 TORCH_LIBRARY_IMPL(self_attention, Autograd, library) {

@@ -104,7 +104,6 @@ struct HeadRows {
   }
 
   std::int64_t bytes() const { return kind == ElementKind::kFloat32 ? 4 : 2; }
-  bool in_place() const { return kind == ElementKind::kFloat32 && stride == 1; }
 
   /// The row as floats: where it lies, or in `buffer`.
   const float* get(std::size_t row, std::size_t count, float* buffer) const {
@@ -132,7 +131,6 @@ struct HeadRows {
 
 /// Rounds to nearest, ties to even; NaN stays NaN.
 HWY_INLINE void StoreBFloat16(Floats x, std::uint16_t* to) {
-  const F32 d;
   const U32 du;
   const auto bits = hn::BitCast(du, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
@@ -143,7 +141,6 @@ HWY_INLINE void StoreBFloat16(Floats x, std::uint16_t* to) {
   const hn::Rebind<std::uint16_t, F32> d16;
   // Signed to unsigned saturates above 65535, which a number of 16 bits never is.
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<U32>(), high)), d16, to);
-  (void)d;
 }
 
 /// factor · a row of results, rounded to the output's type.
