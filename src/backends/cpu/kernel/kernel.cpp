@@ -49,7 +49,7 @@ const Kernel* GetKernel() {
 #else
   constexpr std::string_view kName = "scalar";
 #endif
-  static constexpr Kernel kKernel = {kName, kLanes, RunBlock, RunRow, MergeRows};
+  static constexpr Kernel kKernel = {kName, RunBlock, RunRow, MergeRows};
   return &kKernel;
 }
 

@@ -51,7 +51,6 @@ struct Range {
 /// The kernel compiled for one instruction set. All compute the same, but may round differently.
 struct Kernel {
   std::string_view name;  ///< "avx512", "avx2", "sse4" or "scalar"
-  std::size_t lanes;      ///< float32 numbers in a vector
 
   /// Whole rows of the output for the queries in `queries`.
   void (*run_block)(const AttentionProblem& problem, Head head, Range queries, Workspace& space);
