@@ -16,20 +16,15 @@ namespace {
 // none across branches. Every linear and matmul is kept apart from its neighbours by these, where
 // it can be by the branch of a check, which costs nothing; so LibTorch's own gradients are taken.
 
+// All of a script is inlined into forward, and each of its values, those of the error texts too,
+// is set up at every call: so a text is made in one place, of few values.
 constexpr std::string_view kTexts = R"script(
-def _shape_text(self, size: List[int]) -> str:
-    text = ", ".join([str(n) for n in size])
-    if len(size) == 1:
-        text += ","
-    return "(" + text + ")"
+def _text(self, argument: str, expected: str, count: str, got: List[int]) -> str:
+    shape = "(" + str(got)[1:-1] + (",)" if len(got) == 1 else ")")
+    return "[{0}] " + argument + ": expected " + expected + ", got " + count + shape
+)script";
 
-def _text(self, argument: str, expected: str, got: str) -> str:
-    return "[{0}] " + argument + ": expected " + expected + ", got " + got
-
-def _length_text(self, length: int, keys: int, values: List[int]) -> str:
-    expected = "as many positions as keys, K=" + str(keys)
-    return self._text("values", expected, str(length) + " in " + self._shape_text(values))
-
+constexpr std::string_view kMaskTexts = R"script(
 def _check_mask(self, mask: List[int], scores: List[int]) -> None:
     first = 4 - len(mask)
     fits = first >= 0
@@ -42,102 +37,100 @@ def _check_mask(self, mask: List[int], scores: List[int]) -> None:
         n, h, q, k = str(scores[0]), str(scores[1]), str(scores[2]), str(scores[3])
         expected = "a shape that broadcasts to (N=" + n + ", H=" + h + ", Q=" + q + ", K=" + k + ")"
         padding = "; a padding mask is (" + n + ", 1, 1, " + k + ")"
-        raise ValueError(self._text("mask", expected, self._shape_text(mask) + padding))
+        raise ValueError(self._text("mask", expected, "", mask) + padding)
 )script";
 
 constexpr std::string_view kSequenceTexts = R"script(
 def _inputs_text(self, values: List[int], keys: List[int], query: List[int]) -> str:
-    if len(query) != 3 or query[2] != {1}:
-        return self._text("{4}", "shape (N, Q, E={1})", self._shape_text(query))
-    memory = "shape (N=" + str(query[0]) + ", K, E={1})"
-    if len(values) != 3 or values[0] != query[0] or values[2] != {1}:
-        return self._text("values", memory, self._shape_text(values))
-    if len(keys) != 3 or keys[0] != query[0] or keys[2] != {1}:
-        return self._text("keys", memory, self._shape_text(keys))
-    return self._length_text(values[1], keys[1], values)
+    argument, expected, count, got = "{4}", "shape (N, Q, E={1})", "", query
+    if len(query) == 3 and query[2] == {1}:
+        n = query[0]
+        argument, expected, got = "values", "shape (N=" + str(n) + ", K, E={1})", values
+        if len(values) == 3 and values[0] == n and values[2] == {1}:
+            argument, got = "keys", keys
+            if len(keys) == 3 and keys[0] == n and keys[2] == {1}:
+                argument, expected = "values", "as many positions as keys, K=" + str(keys[1])
+                count, got = str(values[1]) + " in ", values
+    return self._text(argument, expected, count, got)
 )script";
 
 constexpr std::string_view kInferredTexts = R"script(
-def _batch_text(self, queries: List[int]) -> str:
-    expected = "a batch of at least one, (N >= 1, Q, E)"
-    return self._text("queries", expected, self._shape_text(queries))
-
 def _length(self, argument: str, input: Tensor, batch: int) -> int:
     elements = input.numel()
     rows = elements // ({2} * {3})
     if (elements % ({2} * {3}) != 0) | (rows % batch != 0):
         expected = "a multiple of N*H*d = " + str(batch) + "*{2}*{3} elements"
-        got = str(elements) + " in " + self._shape_text(input.size())
-        raise ValueError(self._text(argument, expected, got))
+        raise ValueError(self._text(argument, expected, str(elements) + " in ", input.size()))
     return rows // batch
 )script";
 
-// What forward begins with: checks, and the sizes batch (N), rows (Q) and length (K). The
-// projections are in the last check's branch and the scores in the first's. Lists are compared
-// whole and with `|`, which costs a fraction of comparing their numbers one by one.
+// What forward begins with: checks, and the sizes batch (N), rows (Q) and length (K). What becomes
+// the scores is in the last check's branch. Lists are compared whole and with `&`, which costs a
+// fraction of comparing their numbers one by one.
 constexpr std::string_view kSequenceSizes = R"script(
     v_size, k_size, q_size = values.size(), keys.size(), query.size()
-    if (len(q_size) != 3) | (len(k_size) != 3):
+    batch, rows, length = 0, 0, 0
+    fits = (len(q_size) == 3) & (len(k_size) == 3)
+    if fits:
+        batch, rows, length = q_size[0], q_size[1], k_size[1]
+        fits = (v_size == k_size) & (k_size == [batch, length, {1}]) & (q_size[2] == {1})
+    if not fits:
         raise ValueError(self._inputs_text(v_size, k_size, q_size))
     else:
-        batch, rows, length = q_size[0], q_size[1], k_size[1]
-        if (v_size != k_size) | (k_size != [batch, length, {1}]) | (q_size[2] != {1}):
-            raise ValueError(self._inputs_text(v_size, k_size, q_size))
-        else:
 )script";
 
+// Two checks, whose branches keep softmax apart from both products.
 constexpr std::string_view kSingleSizes = R"script(
     size = x.size()
     if len(size) != 3:
-        raise ValueError(self._inputs_text(size, size, size))
+        raise ValueError(self._text("x", "shape (N, Q, E={1})", "", size))
     else:
         batch, rows, length = size[0], size[1], size[1]
         if size[2] != {1}:
-            raise ValueError(self._inputs_text(size, size, size))
+            raise ValueError(self._text("x", "shape (N, Q, E={1})", "", size))
         else:
 )script";
 
 constexpr std::string_view kInferredSizes = R"script(
     q_size = queries.size()
-    if len(q_size) == 0:
-        raise ValueError(self._batch_text(q_size))
+    batch = 0 if len(q_size) == 0 else q_size[0]
+    if batch < 1:
+        expected = "a batch of at least one, (N >= 1, Q, E)"
+        raise ValueError(self._text("queries", expected, "", q_size))
+    length = self._length("keys", keys, batch)
+    rows = self._length("queries", queries, batch)
+    v_length = length
+    if values.size() != keys.size():
+        v_length = self._length("values", values, batch)
+    if v_length != length:
+        expected = "as many positions as keys, K=" + str(length)
+        raise ValueError(self._text("values", expected, str(v_length) + " in ", values.size()))
     else:
-        batch = q_size[0]
-        if batch < 1:
-            raise ValueError(self._batch_text(q_size))
-        length = self._length("keys", keys, batch)
-        rows = self._length("queries", queries, batch)
-        v_length = length
-        if values.size() != keys.size():
-            v_length = self._length("values", values, batch)
-        if v_length != length:
-            raise ValueError(self._length_text(v_length, length, values.size()))
-        else:
 )script";
 
 constexpr std::string_view kSharedProjections = R"script(
-            v = torch.linear(values.reshape([batch, length, {2}, {3}]), self.values.weight)
-            k = torch.linear(keys.reshape([batch, length, {2}, {3}]), self.keys.weight)
-            q = torch.linear({4}.reshape([batch, rows, {2}, {3}]), self.queries.weight)
+        v = torch.linear(values.reshape([batch, length, {2}, {3}]), self.values.weight)
+        k = torch.linear(keys.reshape([batch, length, {2}, {3}]), self.keys.weight)
+        q = torch.linear({4}.reshape([batch, rows, {2}, {3}]), self.queries.weight)
 )script";
 
 constexpr std::string_view kFullViews = R"script(
-            value_rows = values.view([batch, length, 1, {1}]).transpose(1, 2)
-            key_rows = keys.view([batch, length, 1, {1}]).transpose(1, 2)
-            query_rows = query.view([batch, rows, 1, {1}]).transpose(1, 2)
+        value_rows = values.view([batch, length, 1, {1}]).transpose(1, 2)
+        key_rows = keys.view([batch, length, 1, {1}]).transpose(1, 2)
+        query_rows = query.view([batch, rows, 1, {1}]).transpose(1, 2)
 )script";
 
 // One view for all three: its gradients then meet in one place, in the order of the C++ module.
 constexpr std::string_view kSingleView = R"script(
-            value_rows = x.view([batch, length, 1, {1}]).transpose(1, 2)
-            key_rows = value_rows
-            query_rows = value_rows
+        value_rows = x.view([batch, length, 1, {1}]).transpose(1, 2)
+        key_rows = value_rows
+        query_rows = value_rows
 )script";
 
 constexpr std::string_view kFullProjections = R"script(
-            q = torch.linear(query_rows, self.q_linear.weight, self.q_linear.bias)
-            k = torch.linear(key_rows, self.k_linear.weight, self.k_linear.bias)
-            v = torch.linear(value_rows, self.v_linear.weight, self.v_linear.bias)
+        q = torch.linear(query_rows, self.q_linear.weight, self.q_linear.bias)
+        k = torch.linear(key_rows, self.k_linear.weight, self.k_linear.bias)
+        v = torch.linear(value_rows, self.v_linear.weight, self.v_linear.bias)
 )script";
 
 // The product that einsum makes of (N, Q, H, d) and (N, K, H, d), without reading an equation.
@@ -163,9 +156,13 @@ constexpr std::string_view kSplitScores = R"script(
         scores = torch.matmul(q, k)
 )script";
 
-// The view changes nothing: it keeps the product that follows apart.
 constexpr std::string_view kPlainWeights = R"script(
-    weights = torch.softmax(scores / {5}, -1).view([batch, {2}, rows, length])
+    weights = torch.softmax(scores / {5}, -1)
+)script";
+
+// The view changes nothing: it keeps the product that follows apart.
+constexpr std::string_view kWeightsApart = R"script(
+    weights = weights.view([batch, {2}, rows, length])
 )script";
 
 // The usual shapes pass by one comparison. The dtypes are 5 float16 and 6 float32.
@@ -174,14 +171,23 @@ constexpr std::string_view kMaskedWeights = R"script(
     if m_size != [batch, 1, 1, length]:
         if m_size != [rows, length]:
             self._check_mask(m_size, [batch, {2}, rows, length])
-    if scores.dtype == 5:
-        weights = torch.softmax(scores.to(6).masked_fill(mask == 0, -1e20) / {5}, -1).to(5)
+    half = scores.dtype == 5
+    if half:
+        scores = scores.to(6).masked_fill(mask == 0, -1e20)
     else:
-        weights = torch.softmax(scores.masked_fill(mask == 0, -1e20) / {5}, -1)
+        scores = scores.masked_fill(mask == 0, -1e20)
+    weights = torch.softmax(scores / {5}, -1)
+    if half:
+        weights = weights.to(5)
 )script";
 
+// A single key is no sum: einsum multiplies by it, which keeps the sign of a zero.
 constexpr std::string_view kSharedOutput = R"script(
-    merged = torch.einsum("nhql,nlhd->nqhd", [weights, v]).reshape([batch, rows, {2} * {3}])
+    if length == 1:
+        merged = torch.einsum("nhql,nlhd->nqhd", [weights, v])
+    else:
+        merged = torch.matmul(weights, v.transpose(1, 2)).transpose(1, 2)
+    merged = merged.reshape([batch, rows, {2} * {3}])
     return torch.linear(merged, self.fc_out.weight, self.fc_out.bias)
 )script";
 
@@ -224,7 +230,7 @@ std::string indented(const std::string& block) {
   return text;
 }
 
-/// The lines that make `weights` of scores.
+/// The lines that make `weights` of scores, apart from what follows.
 std::string weights_text(const ScriptForm& form) {
   std::string plain = filled(kPlainWeights, form);
   std::string masked = filled(kMaskedWeights, form);
@@ -232,7 +238,7 @@ std::string weights_text(const ScriptForm& form) {
     case ScriptMask::kRequired:
       return masked;
     case ScriptMask::kNone:
-      return plain;
+      return plain + filled(kWeightsApart, form);
     case ScriptMask::kOptional:
       break;
   }
@@ -251,29 +257,33 @@ std::string shared_heads_text(const ScriptForm& form) {
 std::string full_projection_text(const ScriptForm& form) {
   const bool single = form.inputs == ScriptInputs::kSingle;
   const bool splits = form.heads > 1;
-  return filled(single ? kSingleSizes : kSequenceSizes, form) +
-         filled(single ? kSingleView : kFullViews, form) + filled(kFullProjections, form) +
-         filled(splits ? kSplitScores : kOneHeadScores, form) + weights_text(form) +
+  std::string scores = filled(single ? kSingleView : kFullViews, form) +
+                       filled(kFullProjections, form) +
+                       filled(splits ? kSplitScores : kOneHeadScores, form);
+  if (single) scores = indented(scores);
+  const bool in_branch = single && form.mask == ScriptMask::kNone;
+  return filled(single ? kSingleSizes : kSequenceSizes, form) + scores +
+         (in_branch ? indented(filled(kPlainWeights, form)) : weights_text(form)) +
          filled(splits ? kSplitMerged : kOneHeadMerged, form) + filled(kFullOutput, form);
 }
 
-constexpr std::array<std::string_view, 37> kPortableOperators = {
+constexpr std::array<std::string_view, 38> kPortableOperators = {
     "aten::__derive_index(int index, int start, int step) -> int",
     "aten::__getitem__.t(t[](a) list, int idx) -> t(*)",
+    "aten::__and__.bool(bool a, bool b) -> bool",
     "aten::__is__(t1 self, t2 obj) -> bool",
     "aten::__not__(bool self) -> bool",
     "aten::__or__.bool(bool a, bool b) -> bool",
     "aten::__range_length(int lo, int hi, int step) -> int",
     "aten::add.str(str a, str b) -> str",
-    "aten::append.t(t[](a!) self, t(c -> *) el) -> t[](a!)",
     "aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)",
     "aten::div.Scalar(Tensor self, Scalar other) -> Tensor",
     "aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor",
     "aten::eq.Scalar(Tensor self, Scalar other) -> Tensor",
     "aten::eq.int(int a, int b) -> bool",
+    "aten::eq.int_list(int[] a, int[] b) -> bool",
     "aten::floordiv.int(int a, int b) -> int",
     "aten::ge.int(int a, int b) -> bool",
-    "aten::join(str self, str[] values) -> str",
     "aten::len.t(t[] a) -> int",
     "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     "aten::lt.int(int a, int b) -> bool",
@@ -285,6 +295,7 @@ constexpr std::array<std::string_view, 37> kPortableOperators = {
     "aten::remainder.int(int a, int b) -> int",
     "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
     "aten::size(Tensor self) -> int[]",
+    "aten::slice.str(str string, int? start=None, int? end=None, int step=1) -> str",
     "aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
     "aten::str(t elem) -> str",
     "aten::sub.int(int a, int b) -> int",
@@ -358,7 +369,11 @@ std::string script_source(const ScriptForm& form) {
   }
   const bool inferred = form.variant == ScriptVariant::kInferredLength;
   const bool full = form.variant == ScriptVariant::kFullProjection;
-  return filled(kTexts, form) + filled(inferred ? kInferredTexts : kSequenceTexts, form) +
+  const bool single = form.inputs == ScriptInputs::kSingle;
+  return filled(kTexts, form) + (form.mask == ScriptMask::kNone ? "" : filled(kMaskTexts, form)) +
+         (inferred ? filled(kInferredTexts, form)
+          : single ? ""
+                   : filled(kSequenceTexts, form)) +
          "def forward(" + signature + ") -> Tensor:\n" +
          (full ? full_projection_text(form) : shared_heads_text(form));
 }
