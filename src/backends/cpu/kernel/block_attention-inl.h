@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <limits>
 
 #include "backends/cpu/kernel/block_product-inl.h"
 #include "backends/cpu/kernel/head_task-inl.h"
@@ -31,92 +30,6 @@ enum RowFlag : std::uint8_t {
   kRowSkipped = 2,  // masked keys of it were left out
   kRowStarted = 4,  // its block's results have begun
 };
-
-/// The weights of one row in one block.
-struct RowWeights {
-  float* scores;             // in: scores; out: weights
-  std::size_t count;         // keys that the row may see
-  std::size_t width;         // weights are zero from count to here
-  const std::uint8_t* keep;  // or nullptr
-  float factor;              // of scores, to make them powers of two
-};
-
-struct RowState {
-  float max;
-  float sum;
-  float rescale;  // of what was summed before this block
-};
-
-/// Scores that the mask leaves out become kMaskedScore; returns the largest score and `max`.
-HWY_INLINE float MaskAndMax(const RowWeights& row, float max) {
-  const F32 d;
-  const U32 du;
-  const hn::Rebind<std::uint8_t, F32> d8;
-  const Floats lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const Floats masked = hn::Set(d, kMaskedScore);
-  Floats max0 = hn::Set(d, max);
-  Floats max1 = max0;
-  const auto masked_at = [&](Floats score, const std::uint8_t* keep) HWY_ATTR {
-    const auto bytes = hn::PromoteTo(du, hn::LoadU(d8, keep));
-    return hn::IfThenElse(hn::RebindMask(d, hn::Eq(bytes, hn::Zero(du))), masked, score);
-  };
-  std::size_t i = 0;
-  if (row.keep == nullptr) {
-    for (; i + 2 * kLanes <= row.count; i += 2 * kLanes) {
-      max0 = hn::Max(max0, hn::Load(d, row.scores + i));
-      max1 = hn::Max(max1, hn::Load(d, row.scores + i + kLanes));
-    }
-  }
-  for (; i < row.count; i += kLanes) {
-    const std::size_t rest = row.count - i;
-    Floats score = hn::Load(d, row.scores + i);
-    if (row.keep != nullptr) {
-      HWY_ALIGN std::uint8_t tail[kLanes];
-      const std::uint8_t* keep = row.keep + i;
-      if (rest < kLanes) {
-        CopyTail(keep, rest, tail);
-        keep = tail;
-      }
-      score = masked_at(score, keep);
-    }
-    if (rest < kLanes) score = hn::IfThenElse(hn::FirstN(d, rest), score, lowest);
-    if (row.keep != nullptr || rest < kLanes) hn::Store(score, d, row.scores + i);
-    max0 = hn::Max(max0, score);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
-}
-
-/// Scores to weights 2^(factor · (score − max)), by the online softmax: Milakov and Gimelshein
-/// 2018.
-HWY_INLINE void ToWeights(const RowWeights& row, RowState& state) {
-  const F32 d;
-  const float max = MaskAndMax(row, state.max);
-  const Floats factor = hn::Set(d, row.factor);
-  const Floats offset = hn::Set(d, max);
-  Floats sum0 = hn::Zero(d);
-  Floats sum1 = hn::Zero(d);
-  std::size_t i = 0;
-  for (; i + 2 * kLanes <= row.count; i += 2 * kLanes) {
-    const Floats w0 = Exp2(hn::Mul(hn::Sub(hn::Load(d, row.scores + i), offset), factor));
-    const Floats w1 = Exp2(hn::Mul(hn::Sub(hn::Load(d, row.scores + i + kLanes), offset), factor));
-    hn::Store(w0, d, row.scores + i);
-    hn::Store(w1, d, row.scores + i + kLanes);
-    sum0 = hn::Add(sum0, w0);
-    sum1 = hn::Add(sum1, w1);
-  }
-  for (; i < row.count; i += kLanes) {
-    Floats w = Exp2(hn::Mul(hn::Sub(hn::Load(d, row.scores + i), offset), factor));
-    if (row.count - i < kLanes) w = hn::IfThenElseZero(hn::FirstN(d, row.count - i), w);
-    hn::Store(w, d, row.scores + i);
-    sum0 = hn::Add(sum0, w);
-  }
-  for (; i < row.width; i += kLanes) hn::Store(hn::Zero(d), d, row.scores + i);
-  // Nothing to rescale yet, or nothing to rescale by.
-  const bool stays = state.sum == 0 || state.max == max;
-  state.rescale = stays ? 1.0F : Exp2((state.max - max) * row.factor);
-  state.sum = state.sum * state.rescale + hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
-  state.max = max;
-}
 
 /// Some queries of one head.
 ///
@@ -145,6 +58,8 @@ class BlockTask : public HeadTask {
         RunQueries(row, (block + 1) * count_ / blocks - row, from, keys);
       }
     }
+    // Their rows are finished already.
+    if (direct_ && uniform_ && key_count_ == problem_.key_length) return;
     for (std::size_t row = 0; row < count_; ++row) FinishRow(row);
   }
 
@@ -166,14 +81,17 @@ class BlockTask : public HeadTask {
     space_.rows.reserve((kPanel + 1) * problem_.head_dim + problem_.value_dim);
     space_.queries.reserve(kQueryBlock * problem_.head_dim);
     space_.scores.reserve(kQueryBlock * kScoreStride);
-    space_.outputs.reserve(count_ * output_width_);
-    space_.maxima.reserve(count_);
-    space_.sums.reserve(count_);
+    space_.maxima.reserve(count_ + kFolded);
+    space_.sums.reserve(count_ + kFolded);
     space_.row_flags.reserve(count_);
     std::fill_n(space_.maxima.data(), count_, -FLT_MAX);
     std::fill_n(space_.sums.data(), count_, 0.0F);
     std::fill_n(space_.row_flags.data(), count_, std::uint8_t{0});
     ReadMask();
+    uniform_ = !problem_.causal && !row_mask_ && !full_mask_;
+    direct_ = key_count_ > 0 && key_count_ <= kKeyBlock && problem_.kind == ElementKind::kFloat32 &&
+              problem_.value_dim % kLanes == 0 && output_row_bytes_ > 0;
+    space_.outputs.reserve((direct_ ? 1 : count_) * output_width_);
   }
 
   void ReadMask() {
@@ -218,111 +136,180 @@ class BlockTask : public HeadTask {
   void Pack(std::size_t from, std::size_t keys) {
     const PackedRows which{kept_, from, keys};
     PackKeys(keys_, which, problem_.head_dim, space_.rows.data(), space_.keys.data());
-    PackValues(values_, which, problem_.value_dim, space_.rows.data(), space_.values.data());
     part_from_ = from;
-    part_keys_ = keys;
+    if (ReadsValuesInPlace()) {
+      value_rows_ = values_.get(from, problem_.value_dim, nullptr);
+      value_stride_ = static_cast<std::size_t>(values_.row_stride);
+      column_stride_ = 1;
+    } else {
+      PackValues(values_, which, problem_.value_dim, space_.rows.data(), space_.values.data());
+      value_rows_ = space_.values.data();
+      value_stride_ = kPanel;
+      column_stride_ = keys;
+    }
+  }
+
+  /// A few products of many rows take less from the second-level cache than packing costs.
+  bool ReadsValuesInPlace() const {
+    constexpr std::size_t kMostQueries = kBlockRows >= 12 ? 128 : 0;
+    return count_ <= kMostQueries && kept_ == nullptr && problem_.kind == ElementKind::kFloat32 &&
+           values_.stride == 1 && values_.row_stride > 0 && problem_.value_dim % kLanes == 0;
   }
 
   void RunQueries(std::size_t row, std::size_t rows, std::size_t from, std::size_t keys) {
     if (Limit(first_ + row + rows - 1) <= from) return;
-    const std::size_t depth = problem_.head_dim;
-    for (std::size_t i = 0; i < rows; ++i) {
-      float* to = space_.queries.data() + i * depth;
-      const float* query = queries_.get(first_ + row + i, depth, to);
-      if (query != to) std::memcpy(to, query, depth * sizeof(float));
-    }
+    ReadQueries(row, rows);
     for (std::size_t block = from; block < from + keys; block += kKeyBlock) {
       RunBlock(row, rows, block, std::min(kKeyBlock, from + keys - block));
     }
   }
 
-  void RunBlock(std::size_t row, std::size_t rows, std::size_t block, std::size_t keys) {
-    Counts counts{};
-    if (!CountKeys(row, rows, block, keys, counts)) return;
-    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
-    std::size_t widths[kQueryBlock] = {};
-    const auto group_start = [&](std::size_t group) { return group * rows / groups; };
-    for (std::size_t group = 0; group < groups; ++group) {
-      for (std::size_t i = group_start(group); i < group_start(group + 1); ++i) {
-        widths[group] = std::max(widths[group], counts.keys[i]);
-      }
-    }
+  /// A block of queries as rows that products read: in place where few panels of keys read them
+  /// and the rows of a product do not share the first-level cache's sets.
+  void ReadQueries(std::size_t row, std::size_t rows) {
+    constexpr std::int64_t kPage = 4096 / sizeof(float);
     const std::size_t depth = problem_.head_dim;
-    float* scores = space_.scores.data();
+    float* copies = space_.queries.data();
+    query_rows_ = queries_.get(first_ + row, depth, copies);
+    query_stride_ = static_cast<std::size_t>(queries_.row_stride);
+    const bool spread = queries_.row_stride > 0 && queries_.row_stride % kPage != 0;
+    if (query_rows_ != copies && spread && key_count_ <= kKeyBlock) return;
+    query_rows_ = copies;
+    query_stride_ = depth;
+    for (std::size_t i = 0; i < rows; ++i) {
+      float* to = copies + i * depth;
+      const float* query = queries_.get(first_ + row + i, depth, to);
+      if (query != to) CopyRow(query, depth, to);
+    }
+  }
+
+  void RunBlock(std::size_t row, std::size_t rows, std::size_t block, std::size_t keys) {
+    RowScores scores[kQueryBlock];
+    if (!CountKeys(row, rows, block, keys, scores)) return;
+    MultiplyKeys(scores, rows, block, keys);
+    float rescale[kQueryBlock + kFolded];
+    for (std::size_t i = 0; i < rows; i += kFolded) {
+      ToWeights(scores + i, std::min(kFolded, rows - i),
+                {space_.maxima.data() + row + i, space_.sums.data() + row + i, rescale + i},
+                factor_);
+    }
+    if (direct_) {
+      for (std::size_t i = 0; i < rows; ++i) rescale[i] = 1.0F / space_.sums[row + i];
+    }
+    MultiplyValues(scores, row, rows, block, rescale);
+  }
+
+  /// Rows of a product's register block start here; they are of one width.
+  static std::size_t GroupStart(std::size_t group, std::size_t groups, std::size_t rows) {
+    return group * rows / groups;
+  }
+
+  void MultiplyKeys(const RowScores* scores, std::size_t rows, std::size_t block,
+                    std::size_t keys) {
+    const std::size_t depth = problem_.head_dim;
+    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
     for (std::size_t key = 0; key < keys; key += kPanel) {
       const float* panel = space_.keys.data() + (block - part_from_ + key) * depth;
       for (std::size_t group = 0; group < groups; ++group) {
-        if (key >= widths[group]) continue;
-        const std::size_t start = group_start(group);
-        const Product product = {space_.queries.data() + start * depth, depth,        panel,  depth,
-                                 scores + start * kScoreStride + key,   kScoreStride, nullptr};
-        const std::size_t columns = std::min(kPanel, widths[group] - key);
+        const std::size_t start = GroupStart(group, groups, rows);
+        const RowScores& first = scores[start];
+        if (key >= first.width) continue;
+        const Product product = {.a = query_rows_ + start * query_stride_,
+                                 .a_stride = query_stride_,
+                                 .b = panel,
+                                 .b_stride = kPanel,
+                                 .depth = depth,
+                                 .c = first.scores + key,
+                                 .c_stride = kScoreStride};
+        const std::size_t count = GroupStart(group + 1, groups, rows) - start;
+        const std::size_t columns = std::min(kPanel, first.width - key);
         if (key_count_ <= kFewKeys) {
-          MultiplyInPieces(group_start(group + 1) - start, columns, product);
+          MultiplyInPieces(count, columns, product);
         } else {
-          Multiply(group_start(group + 1) - start, columns, product);
+          Multiply(count, columns, product);
         }
-      }
-    }
-    float rescale[kQueryBlock];
-    for (std::size_t group = 0; group < groups; ++group) {
-      for (std::size_t i = group_start(group); i < group_start(group + 1); ++i) {
-        RowState state{space_.maxima[row + i], space_.sums[row + i], 1.0F};
-        ToWeights(
-            {scores + i * kScoreStride, counts.keys[i], widths[group], counts.keep[i], factor_},
-            state);
-        space_.maxima[row + i] = state.max;
-        space_.sums[row + i] = state.sum;
-        rescale[i] = state.rescale;
-      }
-    }
-    std::uint8_t& started = space_.row_flags[row];
-    const float* scale = (started & kRowStarted) != 0 ? rescale : nullptr;
-    started |= kRowStarted;
-    for (std::size_t column = 0; column < problem_.value_dim; column += kPanel) {
-      const float* panel =
-          space_.values.data() + column * part_keys_ + (block - part_from_) * kPanel;
-      for (std::size_t group = 0; group < groups; ++group) {
-        const std::size_t start = group_start(group);
-        Multiply(group_start(group + 1) - start, std::min(kPanel, problem_.value_dim - column),
-                 {scores + start * kScoreStride, kScoreStride, panel, widths[group],
-                  space_.outputs.data() + (row + start) * output_width_ + column, output_width_,
-                  scale != nullptr ? scale + start : nullptr});
       }
     }
   }
 
-  /// For each query of a block: how many of its keys it may see, and its part of the mask.
-  struct Counts {
-    std::size_t keys[kQueryBlock];
-    const std::uint8_t* keep[kQueryBlock];
-  };
-
-  /// False where no query of the block keeps a key.
-  bool CountKeys(std::size_t row, std::size_t rows, std::size_t block, std::size_t keys,
-                 Counts& counts) {
-    bool any = false;
-    for (std::size_t i = 0; i < rows; ++i) {
-      const std::size_t query = first_ + row + i;
-      const std::size_t limit = Limit(query);
-      std::size_t count = limit <= block ? 0 : std::min(limit - block, keys);
-      counts.keep[i] = nullptr;
-      std::uint8_t& flags = space_.row_flags[row + i];
-      if (full_mask_ && count > 0) {
-        counts.keep[i] = mask_.row(query, block, count, space_.keep.data() + i * kKeyBlock);
-        if (!AnyKept(counts.keep[i], count)) {
-          flags |= kRowSkipped;
-          count = 0;
-        }
-      } else if (row_mask_ && count > 0) {
-        std::uint8_t keep = 0;
-        if (*mask_.row(query, 0, 1, &keep) == 0) count = 0;
+  void MultiplyValues(const RowScores* scores, std::size_t row, std::size_t rows, std::size_t block,
+                      const float* scale) {
+    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
+    std::uint8_t& flags = space_.row_flags[row];
+    const bool started = (flags & kRowStarted) != 0;
+    flags |= kRowStarted;
+    float* output = direct_ ? OutputRow(first_ + row) : space_.outputs.data() + row * output_width_;
+    const std::size_t stride =
+        direct_ ? static_cast<std::size_t>(output_row_bytes_) / sizeof(float) : output_width_;
+    for (std::size_t column = 0; column < problem_.value_dim; column += kPanel) {
+      const float* panel =
+          value_rows_ + column * column_stride_ + (block - part_from_) * value_stride_;
+      for (std::size_t group = 0; group < groups; ++group) {
+        const std::size_t start = GroupStart(group, groups, rows);
+        Multiply(GroupStart(group + 1, groups, rows) - start,
+                 std::min(kPanel, problem_.value_dim - column),
+                 {.a = scores[start].scores,
+                  .a_stride = kScoreStride,
+                  .b = panel,
+                  .b_stride = value_stride_,
+                  .depth = scores[start].width,
+                  .c = output + start * stride + column,
+                  .c_stride = stride,
+                  .row_scale = started ? scale + start : nullptr,
+                  .result_scale = direct_ ? scale + start : nullptr});
       }
-      if (count > 0) flags |= kRowKeeps;
-      counts.keys[i] = count;
-      any = any || count > 0;
     }
+  }
+
+  /// For each query of a block: how many of its keys it may see, and its part of the mask. False
+  /// where no query keeps a key.
+  bool CountKeys(std::size_t row, std::size_t rows, std::size_t block, std::size_t keys,
+                 RowScores* scores) {
+    bool any = uniform_;
+    for (std::size_t i = 0; i < rows; ++i) {
+      scores[i] = {space_.scores.data() + i * kScoreStride, keys, keys, nullptr};
+      if (uniform_) {
+        space_.row_flags[row + i] |= kRowKeeps;
+      } else {
+        SelectKeys(row + i, block, scores[i]);
+        any = any || scores[i].count > 0;
+      }
+    }
+    if (!uniform_) WidenGroups(scores, rows);
     return any;
+  }
+
+  /// One query's part of that.
+  void SelectKeys(std::size_t row, std::size_t block, RowScores& scores) {
+    const std::size_t query = first_ + row;
+    const std::size_t limit = Limit(query);
+    std::size_t count = limit <= block ? 0 : std::min(limit - block, scores.count);
+    std::uint8_t& flags = space_.row_flags[row];
+    if (full_mask_ && count > 0) {
+      const std::size_t i = (scores.scores - space_.scores.data()) / kScoreStride;
+      scores.keep = mask_.row(query, block, count, space_.keep.data() + i * kKeyBlock);
+      if (!AnyKept(scores.keep, count)) {
+        flags |= kRowSkipped;
+        count = 0;
+      }
+    } else if (row_mask_ && count > 0) {
+      std::uint8_t keep = 0;
+      if (*mask_.row(query, 0, 1, &keep) == 0) count = 0;
+    }
+    if (count > 0) flags |= kRowKeeps;
+    scores.count = count;
+  }
+
+  /// Rows that are multiplied together are of one width.
+  static void WidenGroups(RowScores* scores, std::size_t rows) {
+    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
+    for (std::size_t group = 0; group < groups; ++group) {
+      const std::size_t start = GroupStart(group, groups, rows);
+      const std::size_t end = GroupStart(group + 1, groups, rows);
+      std::size_t width = 0;
+      for (std::size_t i = start; i < end; ++i) width = std::max(width, scores[i].count);
+      for (std::size_t i = start; i < end; ++i) scores[i].width = width;
+    }
   }
 
   static bool AnyKept(const std::uint8_t* keep, std::size_t count) {
@@ -340,9 +327,13 @@ class BlockTask : public HeadTask {
   void FinishRow(std::size_t row) {
     const std::uint8_t flags = space_.row_flags[row];
     const std::size_t query = first_ + row;
-    RowResult result{space_.maxima[row], space_.sums[row], (flags & kRowKeeps) != 0,
-                     (flags & kRowSkipped) != 0 || Limit(query) < problem_.key_length};
-    Finish(query, result, space_.outputs.data() + row * output_width_);
+    const RowResult result{space_.maxima[row], space_.sums[row], (flags & kRowKeeps) != 0,
+                           (flags & kRowSkipped) != 0 || Limit(query) < problem_.key_length};
+    if (direct_) {
+      FinishOddRow(query, result, space_.outputs.data());
+    } else {
+      Finish(query, result, space_.outputs.data() + row * output_width_);
+    }
   }
 
   std::size_t output_width_;
@@ -352,8 +343,14 @@ class BlockTask : public HeadTask {
   const std::uint32_t* kept_ = nullptr;  // which they are, if not all
   bool row_mask_ = false;
   bool full_mask_ = false;
+  bool uniform_ = false;  // every query sees every packed key
+  bool direct_ = false;   // one block of keys, whose products are the output's own rows
   std::size_t part_from_ = 0;
-  std::size_t part_keys_ = 0;
+  const float* query_rows_ = nullptr;  // of the block of queries, where products read them
+  std::size_t query_stride_ = 0;
+  const float* value_rows_ = nullptr;  // of the part's keys, where products read them
+  std::size_t value_stride_ = 0;       // from key to key
+  std::size_t column_stride_ = 0;      // from column to column, in whole panels
 };
 
 }  // namespace self_attention::cpu::HWY_NAMESPACE

@@ -22,17 +22,19 @@ inline constexpr std::size_t kPanel = 2 * kLanes;
 /// Rows of a register block: with the panel's two vectors they fill the registers there are.
 inline constexpr std::size_t kBlockRows = kLanes == 16 ? 12 : kLanes > 1 ? 6 : 4;
 
-/// c (rows × columns) = row_scale · c + a (rows × depth) · b (depth × panel); without row_scale
-/// what was in c does not count. Each sum runs over the depth in order, so that a row's result does
-/// not depend on the rows beside it.
+/// c (rows × columns) = result_scale · (row_scale · c + a (rows × depth) · b (depth × columns));
+/// without row_scale what was in c does not count, without result_scale it is one. Each sum runs
+/// over the depth in order, so that a row's result does not depend on the rows beside it.
 struct Product {
   const float* a;
   std::size_t a_stride;
   const float* b;
+  std::size_t b_stride;
   std::size_t depth;
   float* c;
   std::size_t c_stride;
-  const float* row_scale;
+  const float* row_scale = nullptr;
+  const float* result_scale = nullptr;
 };
 
 template <std::size_t kRowCount, std::size_t kVectors>
@@ -53,10 +55,11 @@ HWY_NOINLINE void Multiply(const Product& product) {
   const float* HWY_RESTRICT a = product.a;
   const float* HWY_RESTRICT b = product.b;
   const std::size_t a_stride = product.a_stride;
+  const std::size_t b_stride = product.b_stride;
   for (std::size_t k = 0; k < product.depth; ++k) {
     Floats columns[kVectors];
 #pragma GCC unroll 2
-    for (std::size_t v = 0; v < kVectors; ++v) columns[v] = hn::Load(d, b + v * kLanes);
+    for (std::size_t v = 0; v < kVectors; ++v) columns[v] = hn::LoadU(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (std::size_t row = 0; row < kRowCount; ++row) {
       const Floats factor = hn::Set(d, a[row * a_stride + k]);
@@ -65,7 +68,15 @@ HWY_NOINLINE void Multiply(const Product& product) {
         sums[row][v] = hn::MulAdd(factor, columns[v], sums[row][v]);
       }
     }
-    b += kPanel;
+    b += b_stride;
+  }
+  if (product.result_scale != nullptr) {
+#pragma GCC unroll 16
+    for (std::size_t row = 0; row < kRowCount; ++row) {
+      const Floats scale = hn::Set(d, product.result_scale[row]);
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < kVectors; ++v) sums[row][v] = hn::Mul(sums[row][v], scale);
+    }
   }
 #pragma GCC unroll 16
   for (std::size_t row = 0; row < kRowCount; ++row) {
@@ -102,7 +113,7 @@ HWY_INLINE void MultiplyInPieces(std::size_t rows, std::size_t columns, const Pr
   for (std::size_t from = 0; from < product.depth; from += kPiece) {
     Product piece = product;
     piece.a += from;
-    piece.b += from * kPanel;
+    piece.b += from * product.b_stride;
     piece.depth = std::min(kPiece, product.depth - from);
     if (from == 0) {
       Multiply(rows, columns, piece);
@@ -131,63 +142,63 @@ struct PackedRows {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Blocks of four lanes to every fourth row of a panel.
+/// Blocks of four numbers from every fourth row.
 template <class D>
-HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float* to) {
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* const* rows, std::size_t k) {
   if constexpr (hn::MaxLanes(d) == 4) {
-    hn::Store(v, d, to);
+    return hn::LoadU(d, rows[0] + k);
   } else {
     const hn::Half<D> half;
-    StoreBlocks(half, hn::LowerHalf(half, v), to);
-    StoreBlocks(half, hn::UpperHalf(half, v), to + hn::MaxLanes(d) / 2 * kPanel);
+    return hn::Combine(d, LoadBlocks(half, rows + hn::MaxLanes(half), k),
+                       LoadBlocks(half, rows, k));
   }
 }
 
-/// A vector's width of numbers from each of four rows, as four columns of a panel's rows.
+/// Four numbers from each of a vector's width of rows, as so many columns of four of a panel's
+/// rows.
 template <class D>
-HWY_INLINE void TransposeFourRows(D d, const float* const* rows, std::size_t k, float* to) {
+HWY_INLINE void TransposeFourColumns(D d, const float* const* rows, std::size_t k, float* to) {
   const hn::Repartition<double, D> pairs;
-  const auto r0 = hn::LoadU(d, rows[0] + k);
-  const auto r1 = hn::LoadU(d, rows[1] + k);
-  const auto r2 = hn::LoadU(d, rows[2] + k);
-  const auto r3 = hn::LoadU(d, rows[3] + k);
+  const auto r0 = LoadBlocks(d, rows, k);
+  const auto r1 = LoadBlocks(d, rows + 1, k);
+  const auto r2 = LoadBlocks(d, rows + 2, k);
+  const auto r3 = LoadBlocks(d, rows + 3, k);
   const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, r0, r1));
   const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, r2, r3));
   const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, r0, r1));
   const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, r2, r3));
   to += k * kPanel;
-  StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), to);
-  StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), to + kPanel);
-  StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), to + 2 * kPanel);
-  StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), to + 3 * kPanel);
+  hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
+  hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + kPanel);
+  hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * kPanel);
+  hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * kPanel);
 }
 #endif
 
-/// Keys as the right operand of query · keyᵀ: panels of kPanel keys, each (head_dim × kPanel),
-/// filled up with zeros. `buffer` holds kPanel + 1 rows.
+/// Keys as the right operand of query · keyᵀ: panels of kPanel keys, each (head_dim × kPanel). The
+/// last is filled up with zeros to whole vectors. `buffer` holds kPanel + 1 rows.
 HWY_INLINE void PackKeys(const HeadRows& keys, const PackedRows& which, std::size_t head_dim,
                          float* buffer, float* to) {
   float* zeros = buffer + kPanel * head_dim;
   std::memset(zeros, 0, head_dim * sizeof(float));
   const float* rows[kPanel];
   for (std::size_t first = 0; first < which.count; first += kPanel, to += kPanel * head_dim) {
-    for (std::size_t i = 0; i < kPanel; ++i) {
-      rows[i] = first + i < which.count
-                    ? keys.get(which.row(first + i), head_dim, buffer + i * head_dim)
-                    : zeros;
+    const std::size_t count = std::min(which.count - first, kPanel);
+    const std::size_t width = count > kLanes ? kPanel : kLanes;
+    for (std::size_t i = 0; i < width; ++i) {
+      rows[i] = i < count ? keys.get(which.row(first + i), head_dim, buffer + i * head_dim) : zeros;
     }
     std::size_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
-    for (; k + kLanes <= head_dim; k += kLanes) {
-      for (std::size_t i = 0; i < kPanel; i += 4) TransposeFourRows(F32(), rows + i, k, to + i);
-    }
-    for (; k + 4 <= head_dim; k += 4) {
-      const hn::CappedTag<float, 4> d4;
-      for (std::size_t i = 0; i < kPanel; i += 4) TransposeFourRows(d4, rows + i, k, to + i);
+    // Eight rows at a time: rows of heads side by side lie in few of the cache's sets.
+    const hn::CappedTag<float, 8> d;
+    constexpr std::size_t kRows = hn::MaxLanes(d);
+    for (std::size_t i = 0; i < width; i += kRows) {
+      for (k = 0; k + 4 <= head_dim; k += 4) TransposeFourColumns(d, rows + i, k, to + i);
     }
 #endif
     for (; k < head_dim; ++k) {
-      for (std::size_t i = 0; i < kPanel; ++i) to[k * kPanel + i] = rows[i][k];
+      for (std::size_t i = 0; i < width; ++i) to[k * kPanel + i] = rows[i][k];
     }
   }
 }

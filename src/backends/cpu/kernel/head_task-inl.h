@@ -15,16 +15,13 @@
 
 #include "backends/cpu/kernel/keep_mask.h"
 #include "backends/cpu/kernel/kernel.h"
-#include "backends/cpu/kernel/vector_math-inl.h"
+#include "backends/cpu/kernel/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace self_attention::cpu::HWY_NAMESPACE {
 
 /// Keys of a block of scores.
 inline constexpr std::size_t kKeyBlock = 256;
-
-/// What a masked score becomes.
-inline constexpr float kMaskedScore = -1e20F;
 
 /// Inputs, mask and output of one head, and the end of every row.
 class HeadTask {
@@ -45,17 +42,22 @@ class HeadTask {
     space_.rows.reserve(2 * problem.head_dim + problem.value_dim);
   }
 
-  /// Normalises and writes a row. Masked keys that were left out have weight zero as long as a kept
-  /// score is far enough above theirs.
+  /// Normalises and writes a row.
   void Finish(std::size_t query, const RowResult& row, float* result) {
+    if (!FinishOddRow(query, row, result)) Store(result, 1.0F / row.sum, query);
+  }
+
+  /// Writes a row that is not the sum over its kept keys, and says whether it is one. Masked keys
+  /// that were left out have weight zero as long as a kept score is far enough above theirs.
+  bool FinishOddRow(std::size_t query, const RowResult& row, float* buffer) {
     if (!row.keeps) {
       Store(Mean(), 1.0F, query);
-    } else if (row.skipped && row.max <= kMaskedScore + 150.0F / factor_) {
-      RunExactly(query, result);
-      Store(result, 1.0F, query);
-    } else {
-      Store(result, 1.0F / row.sum, query);
+      return true;
     }
+    if (!row.skipped || row.max > kMaskedScore + 150.0F / factor_) return false;
+    RunExactly(query, buffer);
+    Store(buffer, 1.0F, query);
+    return true;
   }
 
   /// Adds up the results of consecutive keys, each with value_dim sums, and finishes the row.
@@ -81,6 +83,10 @@ class HeadTask {
   }
 
  protected:
+  float* OutputRow(std::size_t query) const {
+    return reinterpret_cast<float*>(output_ + static_cast<std::int64_t>(query) * output_row_bytes_);
+  }
+
   void Store(const float* result, float factor, std::size_t query) {
     StoreRow(result, factor, problem_.value_dim, problem_.kind,
              output_ + static_cast<std::int64_t>(query) * output_row_bytes_);
@@ -150,11 +156,11 @@ class HeadTask {
   HeadRows keys_;
   HeadRows values_;
   HeadMask mask_;
+  std::int64_t output_row_bytes_;
   float factor_;  // scale · log2 e: of scores, to make them powers of two
 
  private:
   char* output_;
-  std::int64_t output_row_bytes_;
   bool has_mean_ = false;
 };
 

@@ -21,30 +21,12 @@ namespace self_attention::cpu::HWY_NAMESPACE {
 /// one.
 inline constexpr std::size_t kStreams = 4;
 
-/// The sums of the lanes of each of four vectors.
+/// The sums of the lanes of each of kStreams vectors.
 HWY_INLINE void SumLanes(const Floats* v, float* sums) {
-#if HWY_TARGET == HWY_SCALAR
-  for (std::size_t i = 0; i < kStreams; ++i) sums[i] = hn::GetLane(v[i]);
-#else
-  const F32 d;
-  const hn::Repartition<double, F32> pairs;
-  // In every block of four lanes: sums of two, then of four, of all four vectors in turn.
-  const auto fold = [&](Floats a, Floats b) HWY_ATTR {
-    return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
-  };
-  const auto low = hn::BitCast(pairs, fold(v[0], v[1]));
-  const auto high = hn::BitCast(pairs, fold(v[2], v[3]));
-  const Floats blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
-                                hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
-  HWY_ALIGN float lanes[kLanes];
-  hn::Store(blocks, d, lanes);
-  for (std::size_t i = 0; i < kStreams; ++i) {
-    sums[i] = lanes[i];
-    for (std::size_t block = kStreams; block < kLanes; block += kStreams) {
-      sums[i] += lanes[block + i];
-    }
+  for (std::size_t i = 0; i < kStreams; i += kFolded) {
+    const auto add = [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
+    hn::StoreU(FoldLanes(v + i, add), Folded(), sums + i);
   }
-#endif
 }
 
 /// One query of some heads that share a mask, over a chunk of keys.
@@ -82,11 +64,14 @@ class RowTask : public HeadTask {
     ReadQueries(query);
     for (std::size_t i = 0; i < stream_; ++i) Score(i);
     for (std::size_t head = 0; head < heads_; ++head) {
-      RowState state{-FLT_MAX, 0, 1};
       const std::size_t width = hwy::RoundUpTo(kStreams * stream_, kLanes);
-      ToWeights({Scores(head), count_, width, nullptr, factor_}, state);
-      results.rows[head * results.step].max = state.max;
-      results.rows[head * results.step].sum = state.sum;
+      const RowScores row = {Scores(head), count_, width, nullptr};
+      float max[kFolded] = {-FLT_MAX};
+      float sum[kFolded] = {};
+      float rescale[kFolded];
+      ToWeights(&row, 1, {max, sum, rescale}, factor_);
+      results.rows[head * results.step].max = max[0];
+      results.rows[head * results.step].sum = sum[0];
     }
     for (std::size_t i = 0; i < stream_; ++i) AddValues(i, results);
   }

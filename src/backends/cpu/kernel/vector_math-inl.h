@@ -20,7 +20,6 @@ namespace self_attention::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using F32 = hn::ScalableTag<float>;
-using I32 = hn::RebindToSigned<F32>;
 using U32 = hn::RebindToUnsigned<F32>;
 using Floats = hn::Vec<F32>;
 inline constexpr std::size_t kLanes = hn::MaxLanes(F32());
@@ -31,26 +30,67 @@ inline constexpr std::size_t kLanes = hn::MaxLanes(F32());
 /// x = n + f with n the nearest integer; 2^f by a polynomial (a minimax fit of degree 5 over
 /// [−½, ½] that is exact at 0, relative error 9.2e-8), 2^n through the exponent's bits. Half the
 /// cost of Highway's Exp, which also scales by log2 e: here that factor is in the scores already.
-HWY_INLINE Floats Exp2(Floats x) {
-  const F32 d;
-  const I32 di;
+template <class D>
+HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
+  const hn::RebindToSigned<D> di;
   // x is second: where one operand is NaN, Max returns the second.
-  const Floats clamped = hn::Max(hn::Set(d, -127.0F), x);
-  // Adding 1.5·2^23 rounds to an integer and leaves it in the low bits.
-  const Floats shifter = hn::Set(d, 12582912.0F);
-  const Floats shifted = hn::Add(clamped, shifter);
-  const Floats f = hn::Sub(clamped, hn::Sub(shifted, shifter));
-  Floats p = hn::Set(d, 0x1.5bba14p-10F);
+  const auto clamped = hn::Max(hn::Set(d, -127.0F), x);
+  // Adding 1.5·2^23 rounds to an integer and leaves it in the low bits: here with the exponent's
+  // bias, 127.
+  const auto shifter = hn::Set(d, 12583039.0F);
+  const auto shifted = hn::Add(clamped, shifter);
+  const auto f = hn::Sub(clamped, hn::Sub(shifted, shifter));
+  auto p = hn::Set(d, 0x1.5bba14p-10F);
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.3cea88p-7F));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5F));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3F));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1F));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0F));
-  const auto exponent = hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127));
-  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(exponent)));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
-HWY_INLINE float Exp2(float x) { return hn::GetLane(Exp2(hn::Set(F32(), x))); }
+HWY_INLINE float Exp2(float x) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(Exp2(d, hn::Set(d, x)));
+}
+
+/// Vectors whose lanes are folded together, and a vector of their results.
+inline constexpr std::size_t kFolded = HWY_MIN(kLanes, 4);
+using Folded = hn::CappedTag<float, kFolded>;
+
+#if HWY_TARGET != HWY_SCALAR
+/// `op` over the blocks of four lanes of a vector.
+template <class D, class Op>
+HWY_INLINE hn::Vec<Folded> FoldBlocks(D d, hn::Vec<D> v, const Op& op) {
+  if constexpr (hn::MaxLanes(d) <= kFolded) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return FoldBlocks(half, op(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), op);
+  }
+}
+#endif
+
+/// `op` over the lanes of each of kFolded vectors, always in the same order.
+template <class Op>
+HWY_INLINE hn::Vec<Folded> FoldLanes(const Floats* v, [[maybe_unused]] const Op& op) {
+#if HWY_TARGET == HWY_SCALAR
+  return v[0];
+#else
+  const F32 d;
+  const hn::Repartition<double, F32> pairs;
+  // In every block of four lanes: two lanes, then four, of all four vectors in turn.
+  const auto fold = [&](Floats a, Floats b) HWY_ATTR {
+    return op(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  };
+  const auto low = hn::BitCast(pairs, fold(v[0], v[1]));
+  const auto high = hn::BitCast(pairs, fold(v[2], v[3]));
+  return FoldBlocks(d,
+                    op(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+                       hn::BitCast(d, hn::InterleaveUpper(pairs, low, high))),
+                    op);
+#endif
+}
 
 /// `count` (less than a vector) elements without touching what lies behind them.
 template <typename T>
@@ -92,6 +132,12 @@ HWY_NOINLINE void WidenRow(const T* from, std::int64_t stride, std::size_t count
     hn::Store(LoadWideTail(from + i, count - i), F32(), tail);
     std::memcpy(to + i, tail, (count - i) * sizeof(float));
   }
+}
+
+HWY_INLINE void CopyRow(const float* from, std::size_t count, float* to) {
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(hn::LoadU(F32(), from + i), F32(), to + i);
+  for (; i < count; ++i) to[i] = from[i];
 }
 
 /// Rows of one head of an input.
