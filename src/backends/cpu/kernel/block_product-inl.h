@@ -37,6 +37,13 @@ struct Product {
   const float* result_scale = nullptr;
 };
 
+/// Keeps the compiler from making more pointers of this one.
+HWY_INLINE void HidePointer(const float*& pointer) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  asm("" : "+r"(pointer));
+#endif
+}
+
 template <std::size_t kRowCount, std::size_t kVectors>
 HWY_NOINLINE void Multiply(const Product& product) {
   const F32 d;
@@ -52,7 +59,10 @@ HWY_NOINLINE void Multiply(const Product& product) {
       }
     }
   }
-  const float* HWY_RESTRICT a = product.a;
+  // A pointer to every fourth row: one to each would be more than there are registers for.
+  constexpr std::size_t kPointers = (kRowCount + 3) / 4;
+  const float* a[kPointers];
+  for (std::size_t i = 0; i < kPointers; ++i) a[i] = product.a + 4 * i * product.a_stride;
   const float* HWY_RESTRICT b = product.b;
   const std::size_t a_stride = product.a_stride;
   const std::size_t b_stride = product.b_stride;
@@ -62,13 +72,18 @@ HWY_NOINLINE void Multiply(const Product& product) {
     for (std::size_t v = 0; v < kVectors; ++v) columns[v] = hn::LoadU(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (std::size_t row = 0; row < kRowCount; ++row) {
-      const Floats factor = hn::Set(d, a[row * a_stride + k]);
+      const Floats factor = hn::Set(d, a[row / 4][row % 4 * a_stride]);
 #pragma GCC unroll 2
       for (std::size_t v = 0; v < kVectors; ++v) {
         sums[row][v] = hn::MulAdd(factor, columns[v], sums[row][v]);
       }
     }
     b += b_stride;
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kPointers; ++i) {
+      ++a[i];
+      HidePointer(a[i]);
+    }
   }
   if (product.result_scale != nullptr) {
 #pragma GCC unroll 16
