@@ -12,10 +12,10 @@ std::size_t available_threads() {
   return at::in_parallel_region() ? 1 : static_cast<std::size_t>(at::get_num_threads());
 }
 
-std::size_t run_tasks(Schedule& schedule) {
+std::size_t run_tasks(TaskList& list) {
   std::atomic<std::size_t> workers = 0;
-  for (std::size_t round = 0; round < Schedule::kRounds; ++round) {
-    const std::size_t tasks = schedule.tasks(round);
+  for (std::size_t round = 0; round < TaskList::kRounds; ++round) {
+    const std::size_t tasks = list.tasks(round);
     if (tasks == 0) continue;
     const std::size_t threads = std::min(available_threads(), tasks);
     // Taken a few at a time: fewer visits to the shared counter, and none waits long at the end.
@@ -29,7 +29,7 @@ std::size_t run_tasks(Schedule& schedule) {
         const std::size_t first = next.fetch_add(batch, std::memory_order_relaxed);
         if (first >= tasks) break;
         const std::size_t end = std::min(first + batch, tasks);
-        for (std::size_t task = first; task < end; ++task) schedule.run(round, task, space);
+        for (std::size_t task = first; task < end; ++task) list.run(round, task, space);
       }
       space.trim();
     });

@@ -48,6 +48,31 @@ struct AttentionProblem {
   std::size_t value_dim = 0;
   float scale = 1;
   bool causal = false;
+  /// Where a row's largest score and its sum of weights go, (batch, heads, query_length) each, for
+  /// the gradients; or nullptr. See RowSums.
+  float* row_maxima = nullptr;
+  float* row_sums = nullptr;
+};
+
+/// A 4-dimensional tensor to be written, last stride 1; without data it is not wanted.
+struct OutputView {
+  void* data = nullptr;
+  Strides strides = {};
+};
+
+/// The gradients of one call. With P the weights, dO the output's gradient and
+/// D_i = Σ_c dO_ic O_ic:
+///
+///     dV = Pᵀ dO     dS = scale · P ∘ (dO Vᵀ − D)     dQ = dS K     dK = dSᵀ Q
+///
+/// Masked scores are constants: their dS is zero (Dao and others 2022, algorithm 4).
+struct GradientProblem {
+  AttentionProblem call;  ///< its row_maxima and row_sums as attention wrote them; no output
+  ConstView output;       ///< (batch, heads, query_length, value_dim), as attention wrote it
+  ConstView grad_output;
+  OutputView grad_query;
+  OutputView grad_key;
+  OutputView grad_value;
 };
 
 }  // namespace self_attention::cpu

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <span>
 
 #include "backends/cpu/kernel/block_product-inl.h"
 #include "backends/cpu/kernel/head_task-inl.h"
@@ -59,11 +60,12 @@ class BlockTask : public HeadTask {
       }
     }
     // Their rows are finished already.
-    if (direct_ && uniform_ && key_count_ == problem_.key_length) return;
+    const bool plain = uniform_ && key_count_ == problem_.key_length;
+    if (direct_ && plain && problem_.row_maxima == nullptr) return;
     for (std::size_t row = 0; row < count_; ++row) FinishRow(row);
   }
 
- private:
+ protected:
   /// Up to here LibTorch's own products are more exact than one long sum, and ours should be.
   static constexpr std::size_t kFewKeys = 11;
   /// Bytes of keys and values that are packed at once.
@@ -97,7 +99,7 @@ class BlockTask : public HeadTask {
   void ReadMask() {
     key_count_ = problem_.key_length;
     if (!mask_.exists()) return;
-    if (mask_.same_for_queries() || problem_.query_length == 1) {
+    if (lists_keys_ && (mask_.same_for_queries() || problem_.query_length == 1)) {
       ListKeptKeys();
     } else if (mask_.same_for_keys() || problem_.key_length == 1) {
       row_mask_ = true;
@@ -186,7 +188,8 @@ class BlockTask : public HeadTask {
   void RunBlock(std::size_t row, std::size_t rows, std::size_t block, std::size_t keys) {
     RowScores scores[kQueryBlock];
     if (!CountKeys(row, rows, block, keys, scores)) return;
-    MultiplyKeys(scores, rows, block, keys);
+    const float* panels = space_.keys.data() + (block - part_from_) * problem_.head_dim;
+    MultiplyKeys({query_rows_, query_stride_, problem_.head_dim}, panels, {scores, rows});
     float rescale[kQueryBlock + kFolded];
     for (std::size_t i = 0; i < rows; i += kFolded) {
       ToWeights(scores + i, std::min(kFolded, rows - i),
@@ -199,27 +202,34 @@ class BlockTask : public HeadTask {
     MultiplyValues(scores, row, rows, block, rescale);
   }
 
+  /// Rows of a product's left operand.
+  struct LeftRows {
+    const float* data;
+    std::size_t stride;
+    std::size_t depth;
+  };
+
   /// Rows of a product's register block start here; they are of one width.
   static std::size_t GroupStart(std::size_t group, std::size_t groups, std::size_t rows) {
     return group * rows / groups;
   }
 
-  void MultiplyKeys(const RowScores* scores, std::size_t rows, std::size_t block,
-                    std::size_t keys) {
-    const std::size_t depth = problem_.head_dim;
+  /// Rows by the panels of a block of keys; the results go `offset` behind the rows' scores.
+  void MultiplyKeys(const LeftRows& left, const float* panels, std::span<const RowScores> scores,
+                    std::ptrdiff_t offset = 0) const {
+    const std::size_t rows = scores.size();
     const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
-    for (std::size_t key = 0; key < keys; key += kPanel) {
-      const float* panel = space_.keys.data() + (block - part_from_ + key) * depth;
+    for (std::size_t key = 0; key < kKeyBlock; key += kPanel) {
       for (std::size_t group = 0; group < groups; ++group) {
         const std::size_t start = GroupStart(group, groups, rows);
         const RowScores& first = scores[start];
         if (key >= first.width) continue;
-        const Product product = {.a = query_rows_ + start * query_stride_,
-                                 .a_stride = query_stride_,
-                                 .b = panel,
+        const Product product = {.a = left.data + start * left.stride,
+                                 .a_stride = left.stride,
+                                 .b = panels + key * left.depth,
                                  .b_stride = kPanel,
-                                 .depth = depth,
-                                 .c = first.scores + key,
+                                 .depth = left.depth,
+                                 .c = first.scores + offset + key,
                                  .c_stride = kScoreStride};
         const std::size_t count = GroupStart(group + 1, groups, rows) - start;
         const std::size_t columns = std::min(kPanel, first.width - key);
@@ -341,6 +351,7 @@ class BlockTask : public HeadTask {
   std::size_t count_ = 0;
   std::size_t key_count_ = 0;            // packed keys: all, or those that every query keeps
   const std::uint32_t* kept_ = nullptr;  // which they are, if not all
+  bool lists_keys_ = true;  // rather than looking at a mask common to all queries for each of them
   bool row_mask_ = false;
   bool full_mask_ = false;
   bool uniform_ = false;  // every query sees every packed key

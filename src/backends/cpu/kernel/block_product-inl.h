@@ -23,7 +23,8 @@ inline constexpr std::size_t kPanel = 2 * kLanes;
 inline constexpr std::size_t kBlockRows = kLanes == 16 ? 12 : kLanes > 1 ? 6 : 4;
 
 /// c (rows × columns) = result_scale · (row_scale · c + a (rows × depth) · b (depth × columns));
-/// without row_scale what was in c does not count, without result_scale it is one. Each sum runs
+/// without row_scale what was in c does not count, without result_scale it is one. A transposed a
+/// is (depth × rows). Each sum runs
 /// over the depth in order, so that a row's result does not depend on the rows beside it.
 struct Product {
   const float* a;
@@ -44,7 +45,7 @@ HWY_INLINE void HidePointer(const float*& pointer) {
 #endif
 }
 
-template <std::size_t kRowCount, std::size_t kVectors>
+template <std::size_t kRowCount, std::size_t kVectors, bool kTransposed>
 HWY_NOINLINE void Multiply(const Product& product) {
   const F32 d;
   Floats sums[kRowCount][kVectors];
@@ -60,7 +61,7 @@ HWY_NOINLINE void Multiply(const Product& product) {
     }
   }
   // A pointer to every fourth row: one to each would be more than there are registers for.
-  constexpr std::size_t kPointers = (kRowCount + 3) / 4;
+  constexpr std::size_t kPointers = kTransposed ? 1 : (kRowCount + 3) / 4;
   const float* a[kPointers];
   for (std::size_t i = 0; i < kPointers; ++i) a[i] = product.a + 4 * i * product.a_stride;
   const float* HWY_RESTRICT b = product.b;
@@ -72,7 +73,7 @@ HWY_NOINLINE void Multiply(const Product& product) {
     for (std::size_t v = 0; v < kVectors; ++v) columns[v] = hn::LoadU(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (std::size_t row = 0; row < kRowCount; ++row) {
-      const Floats factor = hn::Set(d, a[row / 4][row % 4 * a_stride]);
+      const Floats factor = hn::Set(d, kTransposed ? a[0][row] : a[row / 4][row % 4 * a_stride]);
 #pragma GCC unroll 2
       for (std::size_t v = 0; v < kVectors; ++v) {
         sums[row][v] = hn::MulAdd(factor, columns[v], sums[row][v]);
@@ -81,7 +82,7 @@ HWY_NOINLINE void Multiply(const Product& product) {
     b += b_stride;
 #pragma GCC unroll 4
     for (std::size_t i = 0; i < kPointers; ++i) {
-      ++a[i];
+      a[i] += kTransposed ? a_stride : 1;
       HidePointer(a[i]);
     }
   }
@@ -102,20 +103,21 @@ HWY_NOINLINE void Multiply(const Product& product) {
   }
 }
 
-template <std::size_t kRowCount, std::size_t kVectors>
+template <std::size_t kRowCount, std::size_t kVectors, bool kTransposed>
 HWY_INLINE void MultiplyRows(std::size_t rows, const Product& product) {
   if constexpr (kRowCount > 0) {
-    if (rows == kRowCount) return Multiply<kRowCount, kVectors>(product);
-    MultiplyRows<kRowCount - 1, kVectors>(rows, product);
+    if (rows == kRowCount) return Multiply<kRowCount, kVectors, kTransposed>(product);
+    MultiplyRows<kRowCount - 1, kVectors, kTransposed>(rows, product);
   }
 }
 
 /// The product with 1 to kBlockRows rows and 1 to kPanel columns; whole vectors are written.
+template <bool kTransposed = false>
 HWY_INLINE void Multiply(std::size_t rows, std::size_t columns, const Product& product) {
   if (columns > kLanes) {
-    MultiplyRows<kBlockRows, 2>(rows, product);
+    MultiplyRows<kBlockRows, 2, kTransposed>(rows, product);
   } else {
-    MultiplyRows<kBlockRows, 1>(rows, product);
+    MultiplyRows<kBlockRows, 1, kTransposed>(rows, product);
   }
 }
 

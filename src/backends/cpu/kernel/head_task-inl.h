@@ -33,7 +33,8 @@ class HeadTask {
         keys_(problem.key, problem.kind, head.batch, head.head),
         values_(problem.value, problem.kind, head.batch, head.head),
         mask_(problem.mask, head.batch, head.head),
-        factor_(problem.scale * 1.44269504088896340736F) {
+        factor_(problem.scale * 1.44269504088896340736F),
+        first_row_((head.batch * problem.heads + head.head) * problem.query_length) {
     const std::int64_t element = problem.kind == ElementKind::kFloat32 ? 4 : 2;
     output_ = static_cast<char*>(problem.output) +
               element * (static_cast<std::int64_t>(head.batch) * problem.output_strides[0] +
@@ -52,9 +53,13 @@ class HeadTask {
   bool FinishOddRow(std::size_t query, const RowResult& row, float* buffer) {
     if (!row.keeps) {
       Store(Mean(), 1.0F, query);
+      SaveSums(query, -FLT_MAX, 0.0F);
       return true;
     }
-    if (!row.skipped || row.max > kMaskedScore + 150.0F / factor_) return false;
+    if (!row.skipped || row.max > kMaskedScore + 150.0F / factor_) {
+      SaveSums(query, row.max, row.sum);
+      return false;
+    }
     RunExactly(query, buffer);
     Store(buffer, 1.0F, query);
     return true;
@@ -136,12 +141,25 @@ class HeadTask {
       }
     }
     for (std::size_t column = 0; column < width; ++column) result[column] /= sum;
+    SaveSums(query, max, -sum);
+  }
+
+  /// For the gradients: a sum of zero where the query keeps no key, a negative one where masked
+  /// keys have weights too.
+  void SaveSums(std::size_t query, float max, float sum) {
+    if (problem_.row_maxima == nullptr) return;
+    problem_.row_maxima[first_row_ + query] = max;
+    problem_.row_sums[first_row_ + query] = sum;
+  }
+
+  bool Keeps(std::size_t query, std::size_t key) const {
+    std::uint8_t keep = 1;
+    if (mask_.exists()) keep = *mask_.row(query, key, 1, &keep);
+    return keep != 0 && !(problem_.causal && key > query);
   }
 
   float ExactScore(std::size_t query, std::size_t key) {
-    std::uint8_t keep = 1;
-    if (mask_.exists()) keep = *mask_.row(query, key, 1, &keep);
-    if (keep == 0 || (problem_.causal && key > query)) return kMaskedScore;
+    if (!Keeps(query, key)) return kMaskedScore;
     const std::size_t depth = problem_.head_dim;
     const float* q = queries_.get(query, depth, space_.rows.data());
     const float* k = keys_.get(key, depth, space_.rows.data() + depth);
@@ -157,7 +175,8 @@ class HeadTask {
   HeadRows values_;
   HeadMask mask_;
   std::int64_t output_row_bytes_;
-  float factor_;  // scale · log2 e: of scores, to make them powers of two
+  float factor_;           // scale · log2 e: of scores, to make them powers of two
+  std::size_t first_row_;  // of this head among all heads' rows
 
  private:
   char* output_;

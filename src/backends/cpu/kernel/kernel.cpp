@@ -9,6 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "backends/cpu/kernel/attention_gradients-inl.h"
 #include "backends/cpu/kernel/block_attention-inl.h"
 #include "backends/cpu/kernel/row_attention-inl.h"
 
@@ -37,6 +38,16 @@ void MergeRows(const AttentionProblem& problem, Head head, std::size_t query,
   HeadTask(problem, head, space).Merge(query, rows, sums);
 }
 
+void RunGradients(const GradientProblem& problem, Head head, const GradientPiece& piece,
+                  Workspace& space) {
+  GradientTask(problem, head, space).Run(piece);
+}
+
+void MergeGradients(const GradientProblem& problem, Head head, const GradientPiece& pieces,
+                    std::size_t step, Workspace& space) {
+  GradientTask(problem, head, space).MergeQueries(pieces, step);
+}
+
 }  // namespace
 
 const Kernel* GetKernel() {
@@ -49,7 +60,8 @@ const Kernel* GetKernel() {
 #else
   constexpr std::string_view kName = "scalar";
 #endif
-  static constexpr Kernel kKernel = {kName, RunBlock, RunRow, MergeRows};
+  static constexpr Kernel kKernel = {kName,     RunBlock,     RunRow,
+                                     MergeRows, RunGradients, MergeGradients};
   return &kKernel;
 }
 

@@ -42,6 +42,14 @@ struct RowResults {
   std::size_t step;
 };
 
+/// Which part of a head's keys, and where the sums for its queries go, (query_length, head_dim)
+/// each; nullptr where there is one part.
+struct GradientPiece {
+  std::size_t index;
+  std::size_t count;
+  float* grad_query;
+};
+
 /// A half-open range.
 struct Range {
   std::size_t begin;
@@ -60,6 +68,13 @@ struct Kernel {
   /// The query's output from those results in the order of the keys. Overwrites the first sums.
   void (*merge_rows)(const AttentionProblem& problem, Head head, std::size_t query,
                      std::span<const RowResult> rows, float* sums, Workspace& space);
+  /// The gradients of some of a head's keys and values, and their share of its queries'.
+  void (*run_gradients)(const GradientProblem& problem, Head head, const GradientPiece& piece,
+                        Workspace& space);
+  /// The gradients of a head's queries from the sums of all pieces, which lie `step` apart, in
+  /// their order. Overwrites the first.
+  void (*merge_gradients)(const GradientProblem& problem, Head head, const GradientPiece& pieces,
+                          std::size_t step, Workspace& space);
 };
 
 /// The kernels that this machine can run, the fastest first.

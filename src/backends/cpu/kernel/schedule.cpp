@@ -91,4 +91,36 @@ void Schedule::merge(std::size_t task, Workspace& space) {
                      sums_.data() + first * problem_.value_dim, space);
 }
 
+GradientSchedule::GradientSchedule(const GradientProblem& problem, const Kernel& kernel)
+    : problem_(problem), kernel_(kernel), head_count_(problem.call.batch * problem.call.heads) {
+  // Enough tasks for the threads there may be; keys that are looked at together stay together.
+  constexpr std::size_t kTasks = 16;
+  const std::size_t most = std::max<std::size_t>(problem.call.key_length / kKeysPerChunk, 1);
+  const std::size_t heads = std::max<std::size_t>(head_count_, 1);
+  pieces_ = std::min((kTasks + heads - 1) / heads, most);
+  if (pieces_ > 1 && problem.grad_query.data != nullptr) {
+    grad_query_.reserve(pieces_ * head_count_ * problem.call.query_length * problem.call.head_dim);
+  }
+}
+
+std::size_t GradientSchedule::tasks(std::size_t round) const {
+  if (round == 0) return head_count_ * pieces_;
+  return grad_query_.bytes() > 0 ? head_count_ : 0;
+}
+
+void GradientSchedule::run(std::size_t round, std::size_t task, Workspace& space) {
+  const std::size_t rows = problem_.call.query_length * problem_.call.head_dim;
+  const std::size_t step = head_count_ * rows;
+  const std::size_t index = task % head_count_;
+  const Head head = {index / problem_.call.heads, index % problem_.call.heads};
+  float* sums = grad_query_.bytes() > 0 ? grad_query_.data() + index * rows : nullptr;
+  if (round == 1) {
+    kernel_.merge_gradients(problem_, head, {0, pieces_, sums}, step, space);
+    return;
+  }
+  const std::size_t piece = task / head_count_;
+  if (sums != nullptr) sums += piece * step;
+  kernel_.run_gradients(problem_, head, {piece, pieces_, sums}, space);
+}
+
 }  // namespace self_attention::cpu

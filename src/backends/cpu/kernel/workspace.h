@@ -46,9 +46,11 @@ struct Workspace {
   /// Gives the memory back where it is more than a thread should keep for its next call.
   void trim() {
     constexpr std::size_t kKept = std::size_t{4} << 20;
-    const std::size_t bytes = keys.bytes() + values.bytes() + rows.bytes() + queries.bytes() +
-                              scores.bytes() + outputs.bytes() + maxima.bytes() + sums.bytes() +
-                              mean.bytes() + keep.bytes() + row_flags.bytes() + kept_keys.bytes();
+    const std::size_t bytes =
+        keys.bytes() + values.bytes() + rows.bytes() + queries.bytes() + scores.bytes() +
+        outputs.bytes() + maxima.bytes() + sums.bytes() + mean.bytes() + value_columns.bytes() +
+        key_rows.bytes() + grad_outputs.bytes() + grad_queries.bytes() + grad_keys.bytes() +
+        grad_values.bytes() + deltas.bytes() + keep.bytes() + row_flags.bytes() + kept_keys.bytes();
     if (bytes > kKept) *this = Workspace();
   }
 
@@ -63,6 +65,13 @@ struct Workspace {
   AlignedArray<float> mean;               // of the values
   AlignedArray<std::uint8_t> keep;        // a block of mask rows as bytes
   AlignedArray<std::uint8_t> row_flags;   // see RowFlag
+  AlignedArray<float> value_columns;      // of the gradients: packed panels of valueᵀ
+  AlignedArray<float> key_rows;           //   packed panels of keys
+  AlignedArray<float> grad_outputs;       //   a block of rows
+  AlignedArray<float> grad_queries;       //   sums for every query
+  AlignedArray<float> grad_keys;          //   sums for a block of keys
+  AlignedArray<float> grad_values;        //   sums for a block of keys
+  AlignedArray<float> deltas;             //   Σ output · gradient of each row
   AlignedArray<std::uint32_t> kept_keys;  // those that a mask common to all queries keeps
 };
 
