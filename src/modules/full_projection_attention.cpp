@@ -33,6 +33,7 @@ struct FullParameters {
   const torch::Tensor& output_bias;
   int64_t num_heads;
   Backend backend;
+  bool is_causal;
 };
 
 /// (N, L, E) -> (N, 1, L, E), by the Python class's two operations at one head.
@@ -101,12 +102,12 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
       split_heads(torch::linear(values, parameters.v_weight, parameters.v_bias), heads);
 
   const double divisor = std::pow(static_cast<double>(embed / heads), 0.5);
-  const AttentionArguments arguments = {q, k, v, inputs.mask, 1 / divisor, /*is_causal=*/false};
+  const AttentionArguments arguments = {q, k, v, inputs.mask, 1 / divisor, parameters.is_causal};
   const torch::Tensor attended =
       runs_fused(who, parameters.backend, arguments)
           ? call_attention(arguments)
           : torch::matmul(reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)),
-                                                    inputs.mask, divisor),
+                                                    combined_mask(arguments), divisor),
                           v);
   const torch::Tensor merged =
       attended.permute({0, 2, 1, 3}).contiguous().view({scores.batch, scores.query_length, embed});
@@ -124,10 +125,10 @@ torch::Tensor full_projection_attention(const torch::Tensor& values, const torch
                                         const torch::Tensor& v_weight, const torch::Tensor& v_bias,
                                         const torch::Tensor& output_weight,
                                         const torch::Tensor& output_bias, int64_t num_heads,
-                                        Backend backend) {
+                                        Backend backend, bool is_causal) {
   return attend("full_projection_attention", {values, keys, query, mask},
                 {q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, output_weight, output_bias,
-                 num_heads, backend});
+                 num_heads, backend, is_causal});
 }
 
 }  // namespace functional
@@ -158,7 +159,8 @@ void FullProjectionAttentionImpl::reset_parameters() {
 
 void FullProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "self_attention::FullProjectionAttention(embed_dim=" << options.embed_dim()
-         << ", num_heads=" << options.num_heads() << ")";
+         << ", num_heads=" << options.num_heads()
+         << (options.is_causal() ? ", is_causal=true)" : ")");
 }
 
 torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
@@ -168,7 +170,7 @@ torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
   return attend("FullProjectionAttention", {values, keys, query, mask},
                 {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias,
                  v_linear->weight, v_linear->bias, output_linear->weight, output_linear->bias,
-                 options.num_heads(), options.backend()});
+                 options.num_heads(), options.backend(), options.is_causal()});
 }
 
 }  // namespace self_attention

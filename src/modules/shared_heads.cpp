@@ -61,13 +61,14 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
                                         values.transpose(1, 2),
                                         inputs.mask,
                                         1 / divisor,
-                                        /*is_causal=*/false};
+                                        parameters.is_causal};
   torch::Tensor attended;
   if (runs_fused(who, parameters.backend, arguments)) {
     attended = call_attention(arguments).transpose(1, 2);
   } else {
     const torch::Tensor energy = torch::einsum("nqhd,nkhd->nhqk", {queries, keys});
-    const torch::Tensor weights = reference::masked_softmax(energy, inputs.mask, divisor);
+    const torch::Tensor weights =
+        reference::masked_softmax(energy, combined_mask(arguments), divisor);
     attended = torch::einsum("nhql,nlhd->nqhd", {weights, values});
   }
   const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});

@@ -21,6 +21,7 @@ struct SharedHeadParameters {
   const torch::Tensor& fc_out_bias;
   int64_t heads;
   Backend backend;
+  bool is_causal;
 
   int64_t embed_size() const { return fc_out_bias.size(0); }
   int64_t head_dim() const { return embed_size() / heads; }
