@@ -45,9 +45,10 @@ SharedHeadPlan plan_shared_heads(const ProjectionSizes& sizes);
 ///
 ///     (q W_q,hᵀ)(k W_k,hᵀ)ᵀ = ((q W_q,hᵀ) W_k,h) kᵀ     A (v W_v,hᵀ) = (A v) W_v,hᵀ
 ///
-/// In multiply-adds, and 16 for a number that goes to memory and comes back:
+/// In multiply-adds, 16 for a number that goes to memory and comes back, and those of few queries
+/// over wide keys twice, since they run at half the speed:
 ///
-///     projected 2NKE² + 2NQKE + 16 · 2NKE     raw 2NQE² + 2NQKEH
+///     projected 2NKE² + 2NQKE + 16 · 2NKE     raw 2NQE² + 2 · 2NQKEH
 ///
 /// which few queries against many keys win. Never without keys.
 bool leaves_keys_raw(const ProjectionSizes& sizes);

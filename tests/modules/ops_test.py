@@ -113,6 +113,31 @@ class Ops(unittest.TestCase):
                 alone = torch.func.grad(loss)(*(tensor[i] for tensor in samples))
                 torch.testing.assert_close(batched[i], alone, rtol=1e-4, atol=1e-3)
 
+    def test_transforms_without_gradients(self):
+        mask = torch.rand(2, 1, 1, 7) > 0.3
+        for name, op in self.each():
+            own = parameters(name, dtype=torch.float32)
+            samples = tuple(torch.randn(3, *x.shape) for x in inputs())
+
+            def call(*tensors):
+                return op(*tensors, mask, *own, H)
+
+            batched = torch.func.vmap(call)(*samples)
+            for i in range(3):
+                torch.testing.assert_close(batched[i], call(*(tensor[i] for tensor in samples)))
+            tensors, tangents = inputs(dtype=torch.float32), inputs(dtype=torch.float32)
+            _, forward = torch.func.jvp(call, tensors, tangents)
+            gradients = torch.func.vjp(call, *tensors)[1](torch.ones_like(forward))
+            along = sum((gradient * tangent).sum() for gradient, tangent in zip(gradients, tangents))
+            torch.testing.assert_close(forward.sum(), along, rtol=1e-3, atol=1e-3)
+
+    def test_inference_mode(self):
+        for name, op in self.each():
+            arguments = (*inputs(dtype=torch.float32), None, *parameters(name, dtype=torch.float32), H)
+            with torch.inference_mode():
+                result = op(*arguments)
+            torch.testing.assert_close(result, op(*arguments))
+
     def test_autocast_gives_its_dtype(self):
         for name, op in self.each():
             tensors, own = inputs(dtype=torch.float32), parameters(name, dtype=torch.float32)

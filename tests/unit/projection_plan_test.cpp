@@ -45,10 +45,10 @@ TEST(SharedHeadPlan, TakesSizesWhoseProductsOverflow) {
 }
 
 TEST(FullPlan, LeavesKeysRawForFewQueriesOnly) {
-  // Per key: 2·64² + 2Q·64 + 32·64 beside 2Q·64·4, and 2Q·64² of a query.
+  // Per key: 2·64² + 2Q·64 + 32·64 beside 4Q·64·4, and 2·64² a query.
   EXPECT_TRUE(leaves_keys_raw(sizes(1, 1000)));
-  EXPECT_TRUE(leaves_keys_raw(sizes(26, 1000)));
-  EXPECT_FALSE(leaves_keys_raw(sizes(27, 1000)));
+  EXPECT_TRUE(leaves_keys_raw(sizes(11, 1000)));
+  EXPECT_FALSE(leaves_keys_raw(sizes(12, 1000)));
   EXPECT_FALSE(leaves_keys_raw(sizes(1, 0)));
 }
 
