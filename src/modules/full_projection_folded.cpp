@@ -70,12 +70,14 @@ class FoldedForward {
     const std::vector<int64_t> by_head = {p_.num_heads, p_.head_dim(), p_.embed_dim()};
     const torch::Tensor key_weight = wide_(p_.k_weight).reshape(by_head);
     const torch::Tensor value_weight = wide_(p_.v_weight).reshape(by_head);
+    torch::Tensor keys = inputs_.keys_or_values();
+    torch::Tensor values = inputs_.values;
+    wide_.match(keys, values);
     const auto for_every_head = [&](const torch::Tensor& raw) {
       return raw.unsqueeze(1).expand({-1, p_.num_heads, -1, -1});
     };
     const torch::Tensor attended =
-        attend(times(query(), key_weight), for_every_head(inputs_.keys_or_values()),
-               for_every_head(inputs_.values));
+        attend(times(query(), key_weight), for_every_head(keys), for_every_head(values));
     return merge(times(attended, value_weight.transpose(1, 2))) + wide_(p_.v_bias);
   }
 

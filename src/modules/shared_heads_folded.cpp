@@ -46,11 +46,7 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
       break;
   }
   if (plan.values == ValueProjection::kValues) values = times(wide(values), values_weight.t());
-  // The op takes one dtype for both.
-  if (values.scalar_type() != keys.scalar_type()) {
-    values = wide(values);
-    keys = wide(keys);
-  }
+  wide.match(keys, values);
   torch::Tensor attended =
       call_checked_attention({query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
                               inputs.mask, 1 / parameters.divisor(), parameters.is_causal})

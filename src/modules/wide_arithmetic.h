@@ -16,6 +16,12 @@ class WideArithmetic {
   torch::Tensor operator()(const torch::Tensor& tensor) const {
     return is_narrow(tensor) ? tensor.to(torch::kFloat32) : tensor;
   }
+  /// Makes both float32 unless they have one dtype.
+  void match(torch::Tensor& a, torch::Tensor& b) const {
+    if (a.scalar_type() == b.scalar_type()) return;
+    a = (*this)(a);
+    b = (*this)(b);
+  }
   torch::Tensor rounded(const torch::Tensor& result) const {
     return result.scalar_type() == result_type_ ? result : result.to(result_type_);
   }

@@ -38,13 +38,13 @@ struct Inputs {
   torch::Tensor mask;
 };
 
-/// Every third sequence has gaps in memory, and a mask that leaves some queries without a key.
+/// Inputs with gaps between their rows, or where there is a mask between all numbers. The mask
+/// leaves some queries without a key.
 Inputs make_inputs(const Sizes& sizes, torch::ScalarType type, bool masked) {
   const auto make = [&](int64_t length) {
-    return torch::randn({length, sizes.batch, 2 * sizes.embed})
-        .slice(2, sizes.embed)
-        .transpose(0, 1)
-        .to(type);
+    const auto roomy = torch::randn({length, sizes.batch, 2 * sizes.embed}).to(type);
+    return (masked ? roomy.slice(2, 0, 2 * sizes.embed, 2) : roomy.slice(2, sizes.embed))
+        .transpose(0, 1);
   };
   Inputs inputs = {make(sizes.keys), make(sizes.keys), make(sizes.queries), {}};
   if (masked) {
@@ -186,9 +186,16 @@ TYPED_TEST(Folded, KeepsFloat32UnderAutocast) {
   at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   const auto output = forward(module, inputs);
+  Inputs one_query = {inputs.values, inputs.keys, inputs.query.slice(1, 0, 1), {}};
+  const auto mixed = one_query.keys.to(torch::kBFloat16);
+  one_query.keys = mixed.to(torch::kFloat32);
+  const auto wide = forward(module, one_query);
+  one_query.keys = mixed;
+  const auto narrow = forward(module, one_query);
   at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(at::kCPU, false);
   EXPECT_TRUE(bit_equal(output, right));
+  EXPECT_TRUE(bit_equal(narrow, wide));
 }
 
 TEST(FoldedInferredLength, IsTheEquationsWhereReshapesMoveElements) {
