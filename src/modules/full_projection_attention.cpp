@@ -1,39 +1,14 @@
 #include <self_attention/modules/full_projection_attention.h>
 
-#include <cmath>
-
+#include "backends/cpu/cpu_attention.h"
 #include "backends/reference/masked_softmax.h"
+#include "modules/full_projection.h"
 #include "modules/input_checks.h"
 #include "modules/option_checks.h"
-#include "ops/attention_op.h"
+#include "ops/attention_arguments.h"
 
 namespace self_attention {
 namespace {
-
-struct FullInputs {
-  const torch::Tensor& values;
-  const torch::Tensor& keys;
-  const torch::Tensor& query;
-  const torch::Tensor& mask;
-
-  /// keys and query left out: values stand for all three.
-  bool self() const { return !keys.defined() && !query.defined(); }
-  const torch::Tensor& keys_or_values() const { return self() ? values : keys; }
-  const torch::Tensor& query_or_values() const { return self() ? values : query; }
-};
-
-struct FullParameters {
-  const torch::Tensor& q_weight;
-  const torch::Tensor& q_bias;
-  const torch::Tensor& k_weight;
-  const torch::Tensor& k_bias;
-  const torch::Tensor& v_weight;
-  const torch::Tensor& v_bias;
-  const torch::Tensor& output_weight;
-  const torch::Tensor& output_bias;
-  int64_t num_heads;
-  Backend backend;
-};
 
 /// (N, L, E) -> (N, 1, L, E), by the Python class's two operations at one head.
 torch::Tensor with_head_axis(const torch::Tensor& x) {
@@ -85,32 +60,34 @@ ScoreShape check_arguments(std::string_view who, const FullInputs& inputs,
 torch::Tensor attend(std::string_view who, const FullInputs& inputs,
                      const FullParameters& parameters) {
   const ScoreShape scores = check_arguments(who, inputs, parameters);
-  const int64_t heads = scores.heads;
-  const int64_t embed = parameters.output_bias.size(0);
+  const FullParameters& p = parameters;
+  const bool records = records_gradients(
+      inputs.values, inputs.keys_or_values(), inputs.query_or_values(), p.q_weight, p.q_bias,
+      p.k_weight, p.k_bias, p.v_weight, p.v_bias, p.output_weight, p.output_bias);
+  if (runs_fused(who, p.backend,
+                 cpu::ineligible_because(inputs.values, scores.key_length, 1 / p.divisor()),
+                 records)) {
+    return folded_full_projection({inputs, p, scores}, records);
+  }
 
+  const int64_t heads = scores.heads;
   // Self-attention shares one view, as the Python class does: gradients then meet in one place and
   // are summed in its order.
   const torch::Tensor values = with_head_axis(inputs.values);
   const torch::Tensor keys = inputs.self() ? values : with_head_axis(inputs.keys);
   const torch::Tensor query = inputs.self() ? values : with_head_axis(inputs.query);
-  const torch::Tensor q =
-      split_heads(torch::linear(query, parameters.q_weight, parameters.q_bias), heads);
-  const torch::Tensor k =
-      split_heads(torch::linear(keys, parameters.k_weight, parameters.k_bias), heads);
-  const torch::Tensor v =
-      split_heads(torch::linear(values, parameters.v_weight, parameters.v_bias), heads);
+  const torch::Tensor q = split_heads(torch::linear(query, p.q_weight, p.q_bias), heads);
+  const torch::Tensor k = split_heads(torch::linear(keys, p.k_weight, p.k_bias), heads);
+  const torch::Tensor v = split_heads(torch::linear(values, p.v_weight, p.v_bias), heads);
 
-  const double divisor = std::pow(static_cast<double>(embed / heads), 0.5);
-  const AttentionArguments arguments = {q, k, v, inputs.mask, 1 / divisor, /*is_causal=*/false};
-  const torch::Tensor attended =
-      runs_fused(who, parameters.backend, arguments)
-          ? call_attention(arguments)
-          : torch::matmul(reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)),
-                                                    inputs.mask, divisor),
-                          v);
-  const torch::Tensor merged =
-      attended.permute({0, 2, 1, 3}).contiguous().view({scores.batch, scores.query_length, embed});
-  return torch::linear(merged, parameters.output_weight, parameters.output_bias);
+  const torch::Tensor mask = combined_mask({q, k, v, inputs.mask, 1 / p.divisor(), p.is_causal});
+  const torch::Tensor weights =
+      reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)), mask, p.divisor());
+  const torch::Tensor attended = torch::matmul(weights, v);
+  const torch::Tensor merged = attended.permute({0, 2, 1, 3})
+                                   .contiguous()
+                                   .view({scores.batch, scores.query_length, p.embed_dim()});
+  return torch::linear(merged, p.output_weight, p.output_bias);
 }
 
 }  // namespace
@@ -124,10 +101,10 @@ torch::Tensor full_projection_attention(const torch::Tensor& values, const torch
                                         const torch::Tensor& v_weight, const torch::Tensor& v_bias,
                                         const torch::Tensor& output_weight,
                                         const torch::Tensor& output_bias, int64_t num_heads,
-                                        Backend backend) {
+                                        Backend backend, bool is_causal) {
   return attend("full_projection_attention", {values, keys, query, mask},
                 {q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, output_weight, output_bias,
-                 num_heads, backend});
+                 num_heads, backend, is_causal});
 }
 
 }  // namespace functional
@@ -158,7 +135,8 @@ void FullProjectionAttentionImpl::reset_parameters() {
 
 void FullProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "self_attention::FullProjectionAttention(embed_dim=" << options.embed_dim()
-         << ", num_heads=" << options.num_heads() << ")";
+         << ", num_heads=" << options.num_heads()
+         << (options.is_causal() ? ", is_causal=true)" : ")");
 }
 
 torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
@@ -168,7 +146,7 @@ torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
   return attend("FullProjectionAttention", {values, keys, query, mask},
                 {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias,
                  v_linear->weight, v_linear->bias, output_linear->weight, output_linear->bias,
-                 options.num_heads(), options.backend()});
+                 options.num_heads(), options.backend(), options.is_causal()});
 }
 
 }  // namespace self_attention

@@ -11,7 +11,9 @@ int64_t inferred_length(std::string_view who, const NamedTensor& input, int64_t 
                         const SharedHeadParameters& parameters) {
   const int64_t heads = parameters.heads;
   const int64_t head_dim = parameters.head_dim();
-  const int64_t elements = input.tensor.numel();
+  // Not numel(), which compilation for sizes that are not known yet has no answer to.
+  int64_t elements = 1;
+  for (int64_t axis = 0; axis < input.tensor.dim(); ++axis) elements *= input.tensor.size(axis);
   // Divided one after the other: an empty tensor's batch can be so large that the product
   // overflows.
   const int64_t rows = elements / (heads * head_dim);
@@ -63,10 +65,10 @@ torch::Tensor inferred_length_attention(
     const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& queries,
     const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
     const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
-    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
-  return attend(
-      "inferred_length_attention", {values, keys, queries, mask},
-      {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend, bool is_causal) {
+  return attend("inferred_length_attention", {values, keys, queries, mask},
+                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads,
+                 backend, is_causal});
 }
 
 }  // namespace functional
@@ -97,7 +99,7 @@ void InferredLengthAttentionImpl::reset_parameters() {
 
 void InferredLengthAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "self_attention::InferredLengthAttention(embed_size=" << options.embed_size()
-         << ", heads=" << options.heads() << ")";
+         << ", heads=" << options.heads() << (options.is_causal() ? ", is_causal=true)" : ")");
 }
 
 torch::Tensor InferredLengthAttentionImpl::forward(const torch::Tensor& values_,
@@ -106,7 +108,7 @@ torch::Tensor InferredLengthAttentionImpl::forward(const torch::Tensor& values_,
                                                    const torch::Tensor& mask) {
   return attend("InferredLengthAttention", {values_, keys_, queries_, mask},
                 {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
-                 options.heads(), options.backend()});
+                 options.heads(), options.backend(), options.is_causal()});
 }
 
 }  // namespace self_attention

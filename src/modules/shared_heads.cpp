@@ -1,10 +1,9 @@
 #include "modules/shared_heads.h"
 
-#include <cmath>
-
+#include "backends/cpu/cpu_attention.h"
 #include "backends/reference/masked_softmax.h"
 #include "modules/option_checks.h"
-#include "ops/attention_op.h"
+#include "ops/attention_arguments.h"
 
 namespace self_attention {
 
@@ -43,6 +42,15 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
                                      const SharedHeadParameters& parameters,
                                      const ScoreShape& scores) {
   const auto& [batch, heads, query_length, key_length] = scores;
+  const bool records = records_gradients(
+      inputs.values, inputs.keys, inputs.query, parameters.values_weight, parameters.keys_weight,
+      parameters.queries_weight, parameters.fc_out_weight, parameters.fc_out_bias);
+  if (runs_fused(who, parameters.backend,
+                 cpu::ineligible_because(inputs.query, key_length, 1 / parameters.divisor()),
+                 records)) {
+    return folded_shared_heads(inputs, parameters, scores);
+  }
+
   const int64_t head_dim = parameters.head_dim();
   const torch::Tensor split_values = inputs.values.reshape({batch, key_length, heads, head_dim});
   const torch::Tensor split_keys = inputs.keys.reshape({batch, key_length, heads, head_dim});
@@ -55,21 +63,12 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
   const torch::Tensor keys = torch::linear(split_keys, parameters.keys_weight);
   const torch::Tensor queries = torch::linear(split_query, parameters.queries_weight);
 
-  const double divisor = std::pow(static_cast<double>(parameters.embed_size()), 0.5);
-  const AttentionArguments arguments = {queries.transpose(1, 2),
-                                        keys.transpose(1, 2),
-                                        values.transpose(1, 2),
-                                        inputs.mask,
-                                        1 / divisor,
-                                        /*is_causal=*/false};
-  torch::Tensor attended;
-  if (runs_fused(who, parameters.backend, arguments)) {
-    attended = call_attention(arguments).transpose(1, 2);
-  } else {
-    const torch::Tensor energy = torch::einsum("nqhd,nkhd->nhqk", {queries, keys});
-    const torch::Tensor weights = reference::masked_softmax(energy, inputs.mask, divisor);
-    attended = torch::einsum("nhql,nlhd->nqhd", {weights, values});
-  }
+  const torch::Tensor energy = torch::einsum("nqhd,nkhd->nhqk", {queries, keys});
+  const torch::Tensor mask =
+      combined_mask({queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
+                     inputs.mask, 1 / parameters.divisor(), parameters.is_causal});
+  const torch::Tensor weights = reference::masked_softmax(energy, mask, parameters.divisor());
+  const torch::Tensor attended = torch::einsum("nhql,nlhd->nqhd", {weights, values});
   const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});
   return torch::linear(merged, parameters.fc_out_weight, parameters.fc_out_bias);
 }

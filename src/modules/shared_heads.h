@@ -4,10 +4,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 
 #include "modules/input_checks.h"
+#include "ops/attention_op.h"
 
 namespace self_attention {
 
@@ -21,9 +23,12 @@ struct SharedHeadParameters {
   const torch::Tensor& fc_out_bias;
   int64_t heads;
   Backend backend;
+  bool is_causal;
 
   int64_t embed_size() const { return fc_out_bias.size(0); }
   int64_t head_dim() const { return embed_size() / heads; }
+  /// What scores are divided by.
+  double divisor() const { return std::pow(static_cast<double>(embed_size()), 0.5); }
 };
 
 /// The children of those modules.
@@ -51,6 +56,11 @@ struct SharedHeadInputs {
 /// argument's name in messages.
 void check_shared_heads(std::string_view who, const SharedHeadInputs& inputs,
                         std::string_view query_name, const SharedHeadParameters& parameters);
+
+/// shared_heads_attention() with the projections where plan_shared_heads() puts them and
+/// the fused kernel in between. Computes 16 bits in float32 and rounds once.
+torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
+                                  const SharedHeadParameters& parameters, const ScoreShape& scores);
 
 /// The forward pass of SharedProjectionAttention and InferredLengthAttention. With Backend::Eager
 /// operation by operation that of the Python classes, so that results and gradients are bit-equal.

@@ -27,10 +27,10 @@ torch::Tensor shared_projection_attention(
     const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
     const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
     const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
-    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend) {
-  return attend(
-      "shared_projection_attention", {values, keys, query, mask},
-      {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads, backend});
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend, bool is_causal) {
+  return attend("shared_projection_attention", {values, keys, query, mask},
+                {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads,
+                 backend, is_causal});
 }
 
 }  // namespace functional
@@ -61,7 +61,7 @@ void SharedProjectionAttentionImpl::reset_parameters() {
 
 void SharedProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "self_attention::SharedProjectionAttention(embed_size=" << options.embed_size()
-         << ", heads=" << options.heads() << ")";
+         << ", heads=" << options.heads() << (options.is_causal() ? ", is_causal=true)" : ")");
 }
 
 torch::Tensor SharedProjectionAttentionImpl::forward(const torch::Tensor& values_,
@@ -70,7 +70,7 @@ torch::Tensor SharedProjectionAttentionImpl::forward(const torch::Tensor& values
                                                      const torch::Tensor& mask) {
   return attend("SharedProjectionAttention", {values_, keys_, query, mask},
                 {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
-                 options.heads(), options.backend()});
+                 options.heads(), options.backend(), options.is_causal()});
 }
 
 }  // namespace self_attention

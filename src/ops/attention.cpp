@@ -1,3 +1,4 @@
+
 #include <self_attention/ops/attention.h>
 #include <torch/library.h>
 #include <torch/utils.h>
@@ -27,22 +28,20 @@ torch::Tensor call_attention(const AttentionArguments& arguments) {
 }
 
 bool records_gradients(const AttentionArguments& arguments) {
-  return torch::GradMode::is_enabled() &&
-         (arguments.query.requires_grad() || arguments.key.requires_grad() ||
-          arguments.value.requires_grad());
+  return records_gradients(arguments.query, arguments.key, arguments.value);
 }
 
-bool runs_fused(std::string_view who, Backend backend, const AttentionArguments& arguments) {
+bool runs_fused(std::string_view who, Backend backend, const std::string& ineligible,
+                bool records) {
   if (backend == Backend::Eager) return false;
-  const std::string reason = cpu::ineligible_because(arguments);
   if (backend == Backend::Fused) {
-    TORCH_CHECK_VALUE(
-        reason.empty(),
-        message(who, "backend", "arguments that the fused kernel can run", "others: " + reason));
+    TORCH_CHECK_VALUE(ineligible.empty(),
+                      message(who, "backend", "arguments that the fused kernel can run",
+                              "others: " + ineligible));
     return true;
   }
   // Its gradients go through the formula a second time, which costs more than keeping it.
-  return reason.empty() && !records_gradients(arguments);
+  return ineligible.empty() && !records;
 }
 
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,
@@ -63,7 +62,7 @@ AttentionKernel attention_kernel(const torch::Tensor& query, const torch::Tensor
       query, key, value, mask, options.scale(), options.is_causal()};
   check_attention(arguments);
   if (query.is_cuda()) return {"cuda/sdpa", ""};
-  std::string reason = cpu::ineligible_because(arguments);
+  std::string reason = cpu::ineligible_because(query, key.size(2), options.scale());
   if (!reason.empty()) return {"reference", std::move(reason)};
   return {cpu::kernel_name(), ""};
 }

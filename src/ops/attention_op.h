@@ -2,7 +2,9 @@
 
 #include <self_attention/ops/attention.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
+#include <string>
 #include <string_view>
 
 #include "ops/attention_arguments.h"
@@ -12,11 +14,27 @@ namespace self_attention {
 /// The op through the dispatcher.
 torch::Tensor call_attention(const AttentionArguments& arguments);
 
+/// The op without its checks, for arguments that have been checked and that the fused kernel is
+/// eligible for. Key and value may be of 16 bits beside a float32 query; the result has the query's
+/// dtype.
+torch::Tensor call_checked_attention(const AttentionArguments& arguments);
+
+/// Whether a module with that backend runs the op, with its projections folded, rather than the
+/// Python classes' operations. `ineligible` says why the fused kernel cannot run its arguments and
+/// is empty where it can; with Backend::Fused that is an error.
+bool runs_fused(std::string_view who, Backend backend, const std::string& ineligible, bool records);
+
+/// Whether autograd records what is computed from these.
+template <typename... Tensors>
+bool records_gradients(const torch::Tensor& first, const Tensors&... others) {
+  return torch::GradMode::is_enabled() && (first.requires_grad() || ... || others.requires_grad());
+}
+
 /// Whether autograd would record the call.
 bool records_gradients(const AttentionArguments& arguments);
 
-/// Whether a module with that backend runs the op, rather than the Python classes' operations.
-/// Throws for Backend::Fused where the fused kernel is not eligible, naming why.
-bool runs_fused(std::string_view who, Backend backend, const AttentionArguments& arguments);
+/// Whether derivatives are wanted that follow LibTorch's operations, not an autograd Function:
+/// forward-mode ones and function transforms.
+bool needs_formula(const AttentionArguments& arguments);
 
 }  // namespace self_attention

@@ -23,8 +23,13 @@ struct SELF_ATTENTION_API FullProjectionAttentionOptions {
   TORCH_ARG(int64_t, embed_dim);
   /// H, which must divide embed_dim. Positive.
   TORCH_ARG(int64_t, num_heads);
-  /// Which implementation runs. Auto is fused where no gradients are recorded.
+  /// Which implementation runs. Auto is fused where no gradients are recorded. What is fused moves
+  /// projections to where they are cheapest, and computes 16 bits in float32 and rounds once.
   TORCH_ARG(Backend, backend) = Backend::Auto;
+  /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
+  /// keeps key 0 alone. Together with a mask, a key is kept where both keep it; a row that both
+  /// leave without one attends to all keys evenly.
+  TORCH_ARG(bool, is_causal) = false;
 };
 
 namespace functional {
@@ -34,12 +39,14 @@ namespace functional {
 /// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E); keys and query both undefined
 /// mean values for all three. `mask` as in shapes.h, undefined for none. The weights are (E, E),
 /// the biases (E). Throws like FullProjectionAttentionImpl::forward.
+/// With Backend::Auto also an op, torch.ops.self_attention.full_projection_attention in Python.
 SELF_ATTENTION_API torch::Tensor full_projection_attention(
     const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
     const torch::Tensor& mask, const torch::Tensor& q_weight, const torch::Tensor& q_bias,
     const torch::Tensor& k_weight, const torch::Tensor& k_bias, const torch::Tensor& v_weight,
     const torch::Tensor& v_bias, const torch::Tensor& output_weight,
-    const torch::Tensor& output_bias, int64_t num_heads, Backend backend = Backend::Auto);
+    const torch::Tensor& output_bias, int64_t num_heads, Backend backend = Backend::Auto,
+    bool is_causal = false);
 
 }  // namespace functional
 

@@ -23,8 +23,13 @@ struct SELF_ATTENTION_API InferredLengthAttentionOptions {
   TORCH_ARG(int64_t, embed_size);
   /// H, from 1 to embed_size; it need not divide embed_size.
   TORCH_ARG(int64_t, heads);
-  /// Which implementation runs. Auto is fused where no gradients are recorded.
+  /// Which implementation runs. Auto is fused where no gradients are recorded. What is fused moves
+  /// projections to where they are cheapest, and computes 16 bits in float32 and rounds once.
   TORCH_ARG(Backend, backend) = Backend::Auto;
+  /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
+  /// keeps key 0 alone. Together with a mask, a key is kept where both keep it; a row that both
+  /// leave without one attends to all keys evenly.
+  TORCH_ARG(bool, is_causal) = false;
 };
 
 namespace functional {
@@ -34,11 +39,13 @@ namespace functional {
 /// values, keys and queries as in InferredLengthAttentionImpl::forward, `mask` as in shapes.h,
 /// undefined for none. values_weight, keys_weight and queries_weight are (d, d), shared by the
 /// heads; fc_out_weight is (E, H·d) and fc_out_bias (E). Throws like the module's forward.
+/// With Backend::Auto also an op, torch.ops.self_attention.inferred_length_attention in Python.
 SELF_ATTENTION_API torch::Tensor inferred_length_attention(
     const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& queries,
     const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
     const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
-    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend = Backend::Auto);
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend = Backend::Auto,
+    bool is_causal = false);
 
 }  // namespace functional
 

@@ -23,8 +23,13 @@ struct SELF_ATTENTION_API SharedProjectionAttentionOptions {
   TORCH_ARG(int64_t, embed_size);
   /// H, which must divide embed_size. Positive.
   TORCH_ARG(int64_t, heads);
-  /// Which implementation runs. Auto is fused where no gradients are recorded.
+  /// Which implementation runs. Auto is fused where no gradients are recorded. What is fused moves
+  /// projections to where they are cheapest, and computes 16 bits in float32 and rounds once.
   TORCH_ARG(Backend, backend) = Backend::Auto;
+  /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
+  /// keeps key 0 alone. Together with a mask, a key is kept where both keep it; a row that both
+  /// leave without one attends to all keys evenly.
+  TORCH_ARG(bool, is_causal) = false;
 };
 
 namespace functional {
@@ -34,11 +39,13 @@ namespace functional {
 /// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E). `mask` as in shapes.h, undefined
 /// for none. values_weight, keys_weight and queries_weight are (d, d), shared by the heads;
 /// fc_out_weight is (E, E) and fc_out_bias (E). Throws like SharedProjectionAttentionImpl::forward.
+/// With Backend::Auto also an op, torch.ops.self_attention.shared_projection_attention in Python.
 SELF_ATTENTION_API torch::Tensor shared_projection_attention(
     const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
     const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
     const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
-    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend = Backend::Auto);
+    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend = Backend::Auto,
+    bool is_causal = false);
 
 }  // namespace functional
 

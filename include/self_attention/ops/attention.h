@@ -1,6 +1,7 @@
 #pragma once
 
 #include <self_attention/api.h>
+#include <torch/arg.h>
 #include <torch/types.h>
 
 #include <string>

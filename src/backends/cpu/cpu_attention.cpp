@@ -87,25 +87,23 @@ MaskView view_of_mask(const torch::Tensor& mask) {
 
 }  // namespace
 
-std::string ineligible_because(const AttentionArguments& arguments) {
+std::string ineligible_because(const torch::Tensor& query, std::int64_t key_length, double scale) {
   // Kept keys are listed by numbers of 32 bits.
   constexpr std::int64_t kMostKeys = std::numeric_limits<std::uint32_t>::max();
   // Below this a masked score is so near the others that it has a weight.
   constexpr double kLowestMasked = 1e4;
-  const torch::Tensor& query = arguments.query;
   if (!query.is_cpu()) return c10::str("it runs on the CPU, the tensors are on ", query.device());
   if (!element_kind(query.scalar_type())) {
     return "it takes float32, bfloat16 and float16, the tensors are " +
            dtype_text(query.scalar_type());
   }
-  if (1e20 * arguments.scale < kLowestMasked) {
-    return c10::str("with scale ", arguments.scale, " masked scores do not vanish");
+  if (1e20 * scale < kLowestMasked) {
+    return c10::str("with scale ", scale, " masked scores do not vanish");
   }
-  if (static_cast<double>(static_cast<float>(arguments.scale)) >
-      std::numeric_limits<float>::max() / 1e21) {
-    return c10::str("with scale ", arguments.scale, " masked scores exceed float32");
+  if (static_cast<double>(static_cast<float>(scale)) > std::numeric_limits<float>::max() / 1e21) {
+    return c10::str("with scale ", scale, " masked scores exceed float32");
   }
-  if (arguments.key.size(2) > kMostKeys) return "it takes at most 2^32 keys";
+  if (key_length > kMostKeys) return "it takes at most 2^32 keys";
   return "";
 }
 
@@ -127,7 +125,8 @@ torch::Tensor attention(const AttentionArguments& arguments) {
   problem.output = output.mutable_data_ptr();
   problem.output_strides = strides_of(output);
   if (mask.defined() && mask.numel() > 0) problem.mask = view_of_mask(mask);
-  problem.kind = *element_kind(query.scalar_type());
+  problem.kind = *element_kind(key.scalar_type());
+  problem.float32_rows = query.scalar_type() == torch::kFloat32;
   problem.batch = static_cast<std::size_t>(query.size(0));
   problem.heads = static_cast<std::size_t>(query.size(1));
   problem.query_length = static_cast<std::size_t>(query.size(2));

@@ -8,10 +8,12 @@
 
 namespace self_attention::cpu {
 
-/// Why the fused kernel cannot run these checked arguments; empty where it can.
-std::string ineligible_because(const AttentionArguments& arguments);
+/// Why the fused kernel cannot run checked arguments of that dtype, device and number of keys;
+/// empty where it can.
+std::string ineligible_because(const torch::Tensor& query, std::int64_t key_length, double scale);
 
-/// The fused kernel. Gradients are not recorded.
+/// The fused kernel. Gradients are not recorded. Key and value may also be of 16 bits beside a
+/// float32 query, whose dtype the result has.
 torch::Tensor attention(const AttentionArguments& arguments);
 
 /// "cpu/avx2": the kernel that attention() runs.

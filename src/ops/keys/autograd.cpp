@@ -61,15 +61,6 @@ class RecomputedAttention : public torch::autograd::Function<RecomputedAttention
   }
 };
 
-/// Forward-mode derivatives and function transforms follow LibTorch's operations, not a Function.
-bool needs_formula(const AttentionArguments& arguments) {
-  const c10::DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
-  return included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode) ||
-         torch::autograd::isFwGradDefined(arguments.query) ||
-         torch::autograd::isFwGradDefined(arguments.key) ||
-         torch::autograd::isFwGradDefined(arguments.value);
-}
-
 torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor& key,
                                  const torch::Tensor& value,
                                  const std::optional<torch::Tensor>& mask, double scale,
@@ -90,4 +81,13 @@ TORCH_LIBRARY_IMPL(self_attention, Autograd, library) {
 }
 
 }  // namespace
+
+bool needs_formula(const AttentionArguments& arguments) {
+  const c10::DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
+  return included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode) ||
+         torch::autograd::isFwGradDefined(arguments.query) ||
+         torch::autograd::isFwGradDefined(arguments.key) ||
+         torch::autograd::isFwGradDefined(arguments.value);
+}
+
 }  // namespace self_attention

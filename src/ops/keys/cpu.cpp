@@ -13,8 +13,9 @@ torch::Tensor attention_cpu(const torch::Tensor& query, const torch::Tensor& key
   const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
                                         scale, is_causal};
   check_attention(arguments);
-  return cpu::ineligible_because(arguments).empty() ? cpu::attention(arguments)
-                                                    : reference::attention(arguments);
+  return cpu::ineligible_because(query, key.size(2), scale).empty()
+             ? cpu::attention(arguments)
+             : reference::attention(arguments);
 }
 
 TORCH_LIBRARY_IMPL(self_attention, CPU, library) { library.impl("attention", attention_cpu); }

@@ -19,7 +19,8 @@ std::string_view device_name(Device device);
 enum class Rule : std::uint8_t {
   kBitEqual,  ///< the recorded result, to the bit
   kTable,     ///< the recorded result, within the tolerance table
-  kFloat64,   ///< the float64 result, within the table or twice the class's own error
+  kFloat64,   ///< the float64 result, within the table or twice the class's own error; 16 bits that
+              ///< a fused path computes, within one rounding
   kRefusal,   ///< an error with the owed words
 };
 

@@ -94,7 +94,8 @@ class CaseRun {
   CaseRun(const ReferenceCase& reference, const Target& target)
       : reference_(reference),
         record_(*reference.record),
-        device_(target.device == Device::kCpu ? torch::kCPU : torch::kCUDA) {
+        device_(target.device == Device::kCpu ? torch::kCPU : torch::kCUDA),
+        fused_(target.backend == Backend::kFused) {
     result_.record = &record_;
     result_.target = target;
     result_.rule = rule_for(record_, target);
@@ -155,6 +156,7 @@ class CaseRun {
       if (result_.target.backend == Backend::kAuto) {
         // Which runs another path where no gradients are recorded.
         const torch::NoGradGuard no_grad;
+        fused_ = device_.is_cpu();
         compare("output", forward(), {Quantity::kOutput, scale_of("output")});
         judge();
       }
@@ -284,14 +286,24 @@ class CaseRun {
     if (result_.rule == Rule::kBitEqual) {
       comparison = compare_bits(got, wanted);
     } else {
-      double allowed = tolerance(record_.dtype, measure.quantity) * measure.scale;
-      if (result_.rule == Rule::kFloat64 && record_.owes == Owes::kEqual) {
-        const std::vector<double> recorded = to_doubles(reference_.tensors.at(name));
-        allowed = std::max(allowed, 2 * largest_finite_error(recorded, wanted));
-      }
-      comparison = compare_within(got, wanted, allowed);
+      comparison = compare_within(got, wanted, allowed(name, measure, wanted));
     }
     result_.tensors.push_back({name, measure.quantity, expected->shape, comparison, measure.scale});
+  }
+
+  double allowed(const std::string& name, const Measure& measure,
+                 const std::vector<double>& wanted) const {
+    const bool narrow =
+        record_.dtype == io::ElementType::kBFloat16 || record_.dtype == io::ElementType::kFloat16;
+    if (fused_ && narrow) {
+      const bool output = measure.quantity == Quantity::kOutput;
+      return measure.scale *
+             tolerance(record_.dtype, output ? Quantity::kFusedOutput : Quantity::kFusedGradient);
+    }
+    const double listed = tolerance(record_.dtype, measure.quantity) * measure.scale;
+    if (result_.rule != Rule::kFloat64 || record_.owes != Owes::kEqual) return listed;
+    const std::vector<double> recorded = to_doubles(reference_.tensors.at(name));
+    return std::max(listed, 2 * largest_finite_error(recorded, wanted));
   }
 
   /// Numbers that are not finite and that the mask hides make NaN in the Python class; a fused
@@ -327,6 +339,7 @@ class CaseRun {
   const ReferenceCase& reference_;
   const CaseRecord& record_;
   torch::Device device_;
+  bool fused_;  // whether the fused path runs, where it takes the dtype
   Attention attention_;
   std::map<std::string, torch::Tensor> inputs_;
   CaseResult result_;

@@ -26,10 +26,11 @@ double fused_tolerance(io::ElementType type) {
 // kernels, MKL's and oneDNN's for SSE4, and one thread, against results of AVX2 and two threads;
 // and its rounding against float64 in the cases that depart from the Python class.
 //
-// The fused kernel computes in float32 and rounds once: half a unit in the last place, and
-// float32's own error.
+// What is fused computes in float32 and rounds once: half a unit in the last place, and float32's
+// own error.
 double tolerance(io::ElementType type, Quantity quantity) {
   if (quantity == Quantity::kFusedOutput) return fused_tolerance(type);
+  if (quantity == Quantity::kFusedGradient) return 2 * fused_tolerance(type);
   const bool output = quantity == Quantity::kOutput;
   switch (type) {
     case io::ElementType::kFloat64:

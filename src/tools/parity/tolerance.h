@@ -9,7 +9,8 @@ namespace self_attention::parity {
 enum class Quantity : std::uint8_t {
   kOutput,
   kGradient,
-  kFusedOutput,  ///< of the fused kernel, against the float64 result
+  kFusedOutput,    ///< of the fused kernel or a fused forward, against the float64 result
+  kFusedGradient,  ///< likewise, of 16 bits: an input used three times sums three rounded gradients
 };
 
 /// The largest error that passes, in units of max(1, largest finite |expected element|) over a

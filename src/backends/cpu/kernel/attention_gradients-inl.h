@@ -74,8 +74,8 @@ class GradientTask : public BlockTask {
       : BlockTask(problem.call, head, space),
         wanted_(problem),
         head_(head),
-        results_(problem.output, problem.call.kind, head.batch, head.head),
-        grad_results_(problem.grad_output, problem.call.kind, head.batch, head.head),
+        results_(problem.output, problem.call.row_kind(), head.batch, head.head),
+        grad_results_(problem.grad_output, problem.call.row_kind(), head.batch, head.head),
         maxima_(problem.call.row_maxima + first_row_),
         sums_(problem.call.row_sums + first_row_),
         head_width_(hwy::RoundUpTo(problem.call.head_dim, kPanel)) {}

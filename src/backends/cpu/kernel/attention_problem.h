@@ -6,7 +6,7 @@
 
 namespace self_attention::cpu {
 
-/// Element types of query, key, value and output.
+/// Element types of tensors.
 enum class ElementKind : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
 
 /// Batch, head, row, column; in elements.
@@ -33,6 +33,8 @@ struct MaskView {
 ///
 /// Causal keeps key j for query i where j ≤ i. Everything inside is float32.
 struct AttentionProblem {
+  ElementKind row_kind() const { return float32_rows ? ElementKind::kFloat32 : kind; }
+
   ConstView query;         ///< (batch, heads, query_length, head_dim)
   ConstView key;           ///< (batch, heads, key_length, head_dim)
   ConstView value;         ///< (batch, heads, key_length, value_dim)
@@ -40,6 +42,7 @@ struct AttentionProblem {
   Strides output_strides = {};
   MaskView mask;  ///< seen as (batch, heads, query_length, key_length)
   ElementKind kind = ElementKind::kFloat32;
+  bool float32_rows = false;  ///< query and output are float32, whatever `kind` key and value are
   std::size_t batch = 0;
   std::size_t heads = 0;
   std::size_t query_length = 0;

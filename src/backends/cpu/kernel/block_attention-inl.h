@@ -91,8 +91,9 @@ class BlockTask : public HeadTask {
     std::fill_n(space_.row_flags.data(), count_, std::uint8_t{0});
     ReadMask();
     uniform_ = !problem_.causal && !row_mask_ && !full_mask_;
-    direct_ = key_count_ > 0 && key_count_ <= kKeyBlock && problem_.kind == ElementKind::kFloat32 &&
-              problem_.value_dim % kLanes == 0 && output_row_bytes_ > 0;
+    direct_ = key_count_ > 0 && key_count_ <= kKeyBlock &&
+              problem_.row_kind() == ElementKind::kFloat32 && problem_.value_dim % kLanes == 0 &&
+              output_row_bytes_ > 0;
     space_.outputs.reserve((direct_ ? 1 : count_) * output_width_);
   }
 

@@ -29,13 +29,13 @@ class HeadTask {
   HeadTask(const AttentionProblem& problem, Head head, Workspace& space)
       : problem_(problem),
         space_(space),
-        queries_(problem.query, problem.kind, head.batch, head.head),
+        queries_(problem.query, problem.row_kind(), head.batch, head.head),
         keys_(problem.key, problem.kind, head.batch, head.head),
         values_(problem.value, problem.kind, head.batch, head.head),
         mask_(problem.mask, head.batch, head.head),
         factor_(problem.scale * 1.44269504088896340736F),
         first_row_((head.batch * problem.heads + head.head) * problem.query_length) {
-    const std::int64_t element = problem.kind == ElementKind::kFloat32 ? 4 : 2;
+    const std::int64_t element = problem.row_kind() == ElementKind::kFloat32 ? 4 : 2;
     output_ = static_cast<char*>(problem.output) +
               element * (static_cast<std::int64_t>(head.batch) * problem.output_strides[0] +
                          static_cast<std::int64_t>(head.head) * problem.output_strides[1]);
@@ -93,7 +93,7 @@ class HeadTask {
   }
 
   void Store(const float* result, float factor, std::size_t query) {
-    StoreRow(result, factor, problem_.value_dim, problem_.kind,
+    StoreRow(result, factor, problem_.value_dim, problem_.row_kind(),
              output_ + static_cast<std::int64_t>(query) * output_row_bytes_);
   }
 

@@ -1,0 +1,112 @@
+// The forward pass of FullProjectionAttention by algebra that is exact but for rounding.
+//
+// A key's bias adds the same to all scores of a query and so cancels in the softmax. A value's bias
+// comes out of the weighted sum as it is, since the weights sum to one.
+
+#include <ATen/ops/addmv.h>
+#include <ATen/ops/bmm.h>
+
+#include "modules/full_projection.h"
+#include "modules/projection_plan.h"
+#include "modules/wide_arithmetic.h"
+
+namespace self_attention {
+namespace {
+
+class FoldedForward {
+ public:
+  FoldedForward(const FullCall& call, bool records)
+      : inputs_(call.inputs),
+        p_(call.parameters),
+        scores_(call.scores),
+        records_(records),
+        wide_(call.parameters.output_bias) {}
+
+  torch::Tensor run() {
+    const ProjectionSizes sizes = {scores_.batch, scores_.query_length, scores_.key_length,
+                                   p_.num_heads,  p_.head_dim(),        p_.embed_dim()};
+    output_weight_ = wide_(p_.output_weight);
+    output_bias_ = wide_(p_.output_bias);
+    // Raw keys stand for every head, which the kernel reads and the formula for gradients would
+    // copy.
+    const bool raw = !records_ && leaves_keys_raw(sizes);
+    const torch::Tensor merged = raw ? over_raw_keys() : over_projected_keys(sizes);
+    return wide_.rounded(torch::linear(merged, output_weight_, output_bias_));
+  }
+
+ private:
+  /// (N, L, E) -> (N, H, L, d).
+  torch::Tensor split_heads(const torch::Tensor& rows) const {
+    return rows.view({rows.size(0), rows.size(1), p_.num_heads, p_.head_dim()}).transpose(1, 2);
+  }
+
+  torch::Tensor query() const {
+    return split_heads(
+        torch::linear(wide_(inputs_.query_or_values()), wide_(p_.q_weight), wide_(p_.q_bias)));
+  }
+
+  /// (N, H, Q, …) in memory laid out (N, Q, H, …).
+  torch::Tensor attend(const torch::Tensor& query, const torch::Tensor& key,
+                       const torch::Tensor& value) const {
+    return call_checked_attention(
+        {query, key, value, inputs_.mask, 1 / p_.divisor(), p_.is_causal});
+  }
+
+  torch::Tensor over_projected_keys(const ProjectionSizes& sizes) {
+    // Times zero, for a gradient of zeros and not none.
+    const torch::Tensor key_bias =
+        records_ && p_.k_bias.requires_grad() ? wide_(p_.k_bias) * 0 : torch::Tensor();
+    const torch::Tensor keys =
+        torch::linear(wide_(inputs_.keys_or_values()), wide_(p_.k_weight), key_bias);
+    // Moved, its gradient would not be NaN where that of the values is.
+    const bool moved = !records_ && moves_value_bias(sizes);
+    const torch::Tensor values = torch::linear(wide_(inputs_.values), wide_(p_.v_weight),
+                                               moved ? torch::Tensor() : wide_(p_.v_bias));
+    if (moved) output_bias_ = at::addmv(output_bias_, output_weight_, wide_(p_.v_bias));
+    return merge(attend(query(), split_heads(keys), split_heads(values)));
+  }
+
+  torch::Tensor over_raw_keys() {
+    const std::vector<int64_t> by_head = {p_.num_heads, p_.head_dim(), p_.embed_dim()};
+    const torch::Tensor key_weight = wide_(p_.k_weight).reshape(by_head);
+    const torch::Tensor value_weight = wide_(p_.v_weight).reshape(by_head);
+    torch::Tensor keys = inputs_.keys_or_values();
+    torch::Tensor values = inputs_.values;
+    wide_.match(keys, values);
+    const auto for_every_head = [&](const torch::Tensor& raw) {
+      return raw.unsqueeze(1).expand({-1, p_.num_heads, -1, -1});
+    };
+    const torch::Tensor attended =
+        attend(times(query(), key_weight), for_every_head(keys), for_every_head(values));
+    return merge(times(attended, value_weight.transpose(1, 2))) + wide_(p_.v_bias);
+  }
+
+  /// (N, H, Q, a) times each head's (a, b) of (H, a, b).
+  torch::Tensor times(const torch::Tensor& rows, const torch::Tensor& matrices) const {
+    const torch::Tensor product =
+        at::bmm(rows.transpose(0, 1).reshape({p_.num_heads, -1, matrices.size(1)}), matrices);
+    return product.view({p_.num_heads, scores_.batch, scores_.query_length, matrices.size(2)})
+        .transpose(0, 1);
+  }
+
+  /// (N, H, Q, d) -> (N, Q, E).
+  torch::Tensor merge(const torch::Tensor& attended) const {
+    return attended.transpose(1, 2).reshape({scores_.batch, scores_.query_length, p_.embed_dim()});
+  }
+
+  const FullInputs& inputs_;
+  const FullParameters& p_;
+  const ScoreShape& scores_;
+  bool records_;
+  WideArithmetic wide_;
+  torch::Tensor output_weight_;
+  torch::Tensor output_bias_;
+};
+
+}  // namespace
+
+torch::Tensor folded_full_projection(const FullCall& call, bool records) {
+  return FoldedForward(call, records).run();
+}
+
+}  // namespace self_attention

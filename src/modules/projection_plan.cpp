@@ -1,0 +1,48 @@
+#include "modules/projection_plan.h"
+
+namespace self_attention {
+namespace {
+
+// An empty tensor's sizes may be so large that integer products overflow.
+double product(std::int64_t a, std::int64_t b, std::int64_t c) {
+  return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+}
+
+}  // namespace
+
+SharedHeadPlan plan_shared_heads(const ProjectionSizes& sizes) {
+  const double query_rows = product(sizes.batch, sizes.query_length, sizes.heads);
+  const double key_rows = product(sizes.batch, sizes.key_length, sizes.heads);
+  const double output_rows = product(1, sizes.embed, sizes.heads);
+  const auto folding = static_cast<double>(sizes.head_dim);
+
+  SharedHeadPlan plan = {ScoreProjection::kQueryOnce, ValueProjection::kAttended};
+  if (key_rows < query_rows && key_rows + folding < 2 * query_rows) {
+    plan.scores = ScoreProjection::kKeyOnce;
+  } else if (query_rows < folding) {
+    plan.scores = ScoreProjection::kQueryTwice;
+  }
+  if (output_rows < query_rows && output_rows <= key_rows) {
+    plan.values = ValueProjection::kOutput;
+  } else if (key_rows < query_rows) {
+    plan.values = ValueProjection::kValues;
+  }
+  return plan;
+}
+
+bool leaves_keys_raw(const ProjectionSizes& sizes) {
+  constexpr double kMove = 16;
+  const auto embed = static_cast<double>(sizes.embed);
+  const double queries = product(sizes.batch, sizes.query_length, sizes.embed);
+  const double keys = product(sizes.batch, sizes.key_length, sizes.embed);
+  const double scores = queries * static_cast<double>(sizes.key_length);
+  const double projected = 2 * keys * embed + 2 * scores + kMove * 2 * keys;
+  const double raw = 2 * queries * embed + 2 * 2 * scores * static_cast<double>(sizes.heads);
+  return sizes.key_length > 0 && raw < projected;
+}
+
+bool moves_value_bias(const ProjectionSizes& sizes) {
+  return product(sizes.batch, sizes.key_length, 1) > static_cast<double>(sizes.embed);
+}
+
+}  // namespace self_attention

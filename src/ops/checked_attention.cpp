@@ -1,0 +1,71 @@
+// The op `self_attention::_checked_attention`: attention() for callers inside the library, on
+// arguments that are checked, and with key and value of 16 bits beside a float32 query.
+
+#include <torch/library.h>
+
+#include "backends/cpu/cpu_attention.h"
+#include "ops/attention_op.h"
+
+namespace self_attention {
+namespace {
+
+using torch::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+/// By the public op, which every key knows.
+Tensor widened(const Tensor& query, const Tensor& key, const Tensor& value,
+               const OptionalTensor& mask, double scale, bool is_causal) {
+  const auto type = query.scalar_type();
+  return call_attention(
+      {query, key.to(type), value.to(type), mask.value_or(Tensor()), scale, is_causal});
+}
+
+Tensor checked_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
+                   const OptionalTensor& mask, double scale, bool is_causal) {
+  return cpu::attention({query, key, value, mask.value_or(Tensor()), scale, is_causal});
+}
+
+Tensor checked_autograd(const Tensor& query, const Tensor& key, const Tensor& value,
+                        const OptionalTensor& mask, double scale, bool is_causal) {
+  const AttentionArguments arguments = {query, key,      value, mask.value_or(Tensor()),
+                                        scale, is_causal};
+  if (records_gradients(arguments) || needs_formula(arguments)) {
+    return widened(query, key, value, mask, scale, is_causal);
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return call_checked_attention(arguments);
+}
+
+TORCH_LIBRARY_FRAGMENT(self_attention, library) {
+  library.def(
+      "_checked_attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool "
+      "is_causal) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(self_attention, CPU, library) {
+  library.impl("_checked_attention", checked_cpu);
+}
+
+TORCH_LIBRARY_IMPL(self_attention, Autograd, library) {
+  library.impl("_checked_attention", checked_autograd);
+}
+
+TORCH_LIBRARY_IMPL(self_attention, Meta, library) { library.impl("_checked_attention", widened); }
+
+TORCH_LIBRARY_IMPL(self_attention, FuncTorchBatched, library) {
+  library.impl("_checked_attention", widened);
+}
+
+}  // namespace
+
+Tensor call_checked_attention(const AttentionArguments& arguments) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("self_attention::_checked_attention", "")
+                             .typed<Tensor(const Tensor&, const Tensor&, const Tensor&,
+                                           const OptionalTensor&, double, bool)>();
+  const auto& [query, key, value, mask, scale, is_causal] = arguments;
+  return op.call(query, key, value, mask.defined() ? std::optional(mask) : std::nullopt, scale,
+                 is_causal);
+}
+
+}  // namespace self_attention

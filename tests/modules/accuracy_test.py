@@ -1,0 +1,117 @@
+"""The modules' rounding errors against those of the plain operations in the same dtype, both measured
+with float64: accuracy_test.py LIBRARY [SHAPES SEEDS]
+
+Errors are pooled over the seeds of a shape: in a single small case either can be right by luck.
+"""
+
+import math
+import random
+import statistics
+import sys
+import unittest
+
+import torch
+from torch.nn.functional import linear
+
+torch.ops.load_library(sys.argv[1])
+SHAPES, SEEDS = (int(n) for n in (sys.argv[2:4] or (40, 5)))
+del sys.argv[1:]
+OPS = torch.ops.self_attention
+
+
+def shared_projection(values, keys, query, mask, v_weight, k_weight, q_weight, out_weight, out_bias, heads):
+    values, keys, query = (x.unflatten(-1, (heads, -1)) for x in (values, keys, query))
+    values, keys, query = linear(values, v_weight), linear(keys, k_weight), linear(query, q_weight)
+    scores = torch.einsum("nqhd,nkhd->nhqk", query, keys)
+    weights = softmax(scores, mask, out_bias.numel() ** 0.5)
+    return linear(torch.einsum("nhqk,nkhd->nqhd", weights, values).flatten(2), out_weight, out_bias)
+
+
+def full_projection(values, keys, query, mask, *parameters):
+    *parameters, heads = parameters
+    query, keys, values = (
+        linear(x, *parameters[2 * i : 2 * i + 2]).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for i, x in enumerate((query, keys, values))
+    )
+    weights = softmax(query @ keys.transpose(-1, -2), mask, query.shape[-1] ** 0.5)
+    return linear((weights @ values).transpose(1, 2).flatten(2), *parameters[6:])
+
+
+def softmax(scores, mask, divisor):
+    if mask is None:
+        return torch.softmax(scores / divisor, -1)
+    # float16 cannot hold -1e20.
+    wide = scores.float() if scores.dtype == torch.float16 else scores
+    return torch.softmax(wide.masked_fill(mask == 0, -1e20) / divisor, -1).to(scores.dtype)
+
+
+MODULES = {
+    "shared_projection": (shared_projection, OPS.shared_projection_attention),
+    "full_projection": (full_projection, OPS.full_projection_attention),
+    "inferred_length": (shared_projection, OPS.inferred_length_attention),
+}
+
+
+def make_shapes():
+    random.seed(0)
+    for i in range(SHAPES):
+        queries = 1 if i % 5 == 0 else random.randint(2, 150)
+        keys, head_dim = random.randint(1, 400), random.choice((4, 8, 16, 32, 64))
+        heads = random.choice((1, 2, 4, 8))
+        yield queries, keys, heads, head_dim, 1 + i % 8, 1 + i % 4, i % 3 == 1
+
+
+def errors(name, dtype, shape, seed):
+    """The largest errors of the op and of the plain operations."""
+    queries, keys, heads, head_dim, weight_scale, input_scale, masked = shape
+    formula, op = MODULES[name]
+    torch.manual_seed(seed)
+    embed, batch = heads * head_dim, max(1, 32 // queries)
+    inputs = [
+        (input_scale * torch.randn(batch, length, embed)).to(dtype) for length in (keys, keys, queries)
+    ]
+    full = name == "full_projection"
+    sizes = [(embed, embed), (embed,)] * 4 if full else [(head_dim, head_dim)] * 3 + [(embed, embed), (embed,)]
+    # As nn.Linear starts, times the scale.
+    parameters = [
+        (weight_scale * (2 * torch.rand(size) - 1) / math.sqrt(size[-1])).to(dtype) for size in sizes
+    ]
+    mask = torch.rand(1, 1, 1, keys) > 0.3 if masked else None
+    right = formula(*(x.double() for x in inputs), mask, *(p.double() for p in parameters), heads)
+    with torch.no_grad():
+        results = op(*inputs, mask, *parameters, heads), formula(*inputs, mask, *parameters, heads)
+    return ((result.double() - right).abs().max().item() for result in results)
+
+
+class Accuracy(unittest.TestCase):
+    def measure(self, name, dtype):
+        """Ratios of the largest error of a shape, sorted, and the median of every single case's."""
+        pooled, single = [], []
+        for shape in make_shapes():
+            pairs = [tuple(errors(name, dtype, shape, seed)) for seed in range(SEEDS)]
+            ours, formulas = (max(column) for column in zip(*pairs))
+            pooled.append((ours / max(formulas, 1e-30), shape))
+            single += [a / b for a, b in pairs if b > 0]
+        pooled.sort()
+        median = statistics.median(single)
+        print(f"{name} {dtype}: worst {pooled[-1]}, 95 % {pooled[int(0.95 * len(pooled))][0]:.2f}, median {median:.3f}")
+        return [ratio for ratio, _ in pooled], median
+
+    def test_float32(self):
+        for name in MODULES:
+            with self.subTest(name):
+                ratios, median = self.measure(name, torch.float32)
+                self.assertLessEqual(ratios[-1], 4.0)
+                self.assertLessEqual(ratios[int(0.95 * len(ratios)) - 1], 2.0)
+                self.assertLessEqual(median, 1.1)
+
+    def test_sixteen_bits(self):
+        for name in MODULES:
+            for dtype in (torch.bfloat16, torch.float16):
+                with self.subTest(name, dtype=dtype):
+                    ratios, _ = self.measure(name, dtype)
+                    self.assertLessEqual(ratios[-1], 1.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
