@@ -25,6 +25,21 @@ torch::Tensor empty_result(const AttentionArguments& arguments) {
       .transpose(1, 2);
 }
 
+AttentionResult empty_attention_result(const AttentionArguments& arguments) {
+  const torch::Tensor& query = arguments.query;
+  const torch::Tensor output = empty_result(arguments);
+  const auto options = query.options().dtype(torch::kFloat32);
+  const auto rows = [&] {
+    const auto sizes = query.sizes().slice(0, 3);
+    return output.numel() == 0 ? torch::zeros(sizes, options) : torch::empty(sizes, options);
+  };
+  return {output, rows(), rows()};
+}
+
+torch::Tensor empty_gradient(const torch::Tensor& input) {
+  return torch::empty_like(input.transpose(1, 2), at::MemoryFormat::Contiguous).transpose(1, 2);
+}
+
 torch::Tensor combined_mask(const AttentionArguments& arguments) {
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
   if (!is_causal) return mask;

@@ -14,8 +14,22 @@ struct AttentionArguments {
   bool is_causal;
 };
 
+/// A result, and of each of its rows the largest score and the sum of the weights that it came
+/// from, float32 (N, H, Q), as the fused kernel's gradients need them.
+struct AttentionResult {
+  torch::Tensor output;
+  torch::Tensor row_maxima;
+  torch::Tensor row_sums;
+};
+
 /// An uninitialised result, (N, H, Q, dv) in memory laid out (N, Q, H, dv).
 torch::Tensor empty_result(const AttentionArguments& arguments);
+
+/// The same with room for the rows' maxima and sums, which are zero where the output is empty.
+AttentionResult empty_attention_result(const AttentionArguments& arguments);
+
+/// An uninitialised gradient of query, key or value, laid out as their projections are.
+torch::Tensor empty_gradient(const torch::Tensor& input);
 
 /// The mask with causality in it; undefined where there is neither.
 torch::Tensor combined_mask(const AttentionArguments& arguments);

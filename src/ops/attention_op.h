@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,13 @@ torch::Tensor call_attention(const AttentionArguments& arguments);
 /// eligible for. Key and value may be of 16 bits beside a float32 query; the result has the query's
 /// dtype.
 torch::Tensor call_checked_attention(const AttentionArguments& arguments);
+
+/// The fused kernel with what its gradients need, and those gradients, through the dispatcher.
+AttentionResult call_attention_with_sums(const AttentionArguments& arguments);
+std::array<torch::Tensor, 3> call_attention_backward(const AttentionArguments& arguments,
+                                                     const AttentionResult& result,
+                                                     const torch::Tensor& grad_output,
+                                                     std::array<bool, 3> wanted);
 
 /// Whether a module with that backend runs the op, with its projections folded, rather than the
 /// Python classes' operations. `ineligible` says why the fused kernel cannot run its arguments and

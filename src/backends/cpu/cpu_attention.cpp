@@ -85,6 +85,45 @@ MaskView view_of_mask(const torch::Tensor& mask) {
           mask.is_floating_point()};
 }
 
+/// A call's tensors as the kernel sees them, while this lives.
+class Call {
+ public:
+  explicit Call(const AttentionArguments& arguments) : mask_(arguments.mask) {
+    const auto& [query, key, value, mask, scale, is_causal] = arguments;
+    if (mask_.defined()) {
+      if (!has_plain_zero(mask_.scalar_type())) mask_ = mask_.ne(0);
+      mask_ = mask_.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
+    }
+    problem_.query = view_of(query);
+    problem_.key = view_of(key);
+    problem_.value = view_of(value);
+    if (mask_.defined() && mask_.numel() > 0) problem_.mask = view_of_mask(mask_);
+    problem_.kind = *element_kind(key.scalar_type());
+    problem_.float32_rows = query.scalar_type() == torch::kFloat32;
+    problem_.batch = static_cast<std::size_t>(query.size(0));
+    problem_.heads = static_cast<std::size_t>(query.size(1));
+    problem_.query_length = static_cast<std::size_t>(query.size(2));
+    problem_.key_length = static_cast<std::size_t>(key.size(2));
+    problem_.head_dim = static_cast<std::size_t>(query.size(3));
+    problem_.value_dim = static_cast<std::size_t>(value.size(3));
+    problem_.scale = static_cast<float>(scale);
+    problem_.causal = is_causal;
+  }
+
+  const AttentionProblem& problem() const { return problem_; }
+
+ private:
+  torch::Tensor mask_;
+  AttentionProblem problem_;
+};
+
+void run_attention(AttentionProblem problem, const torch::Tensor& output) {
+  problem.output = output.mutable_data_ptr();
+  problem.output_strides = strides_of(output);
+  Schedule schedule(problem, *chosen_kernel().load(), available_threads());
+  run_tasks(schedule);
+}
+
 }  // namespace
 
 std::string ineligible_because(const torch::Tensor& query, std::int64_t key_length, double scale) {
@@ -108,36 +147,52 @@ std::string ineligible_because(const torch::Tensor& query, std::int64_t key_leng
 }
 
 torch::Tensor attention(const AttentionArguments& arguments) {
-  const torch::Tensor& query = arguments.query;
-  const torch::Tensor& key = arguments.key;
-  const torch::Tensor& value = arguments.value;
   const torch::Tensor output = empty_result(arguments);
-  if (output.numel() == 0) return output;
-  torch::Tensor mask = arguments.mask;
-  if (mask.defined()) {
-    if (!has_plain_zero(mask.scalar_type())) mask = mask.ne(0);
-    mask = mask.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
-  }
-  AttentionProblem problem;
-  problem.query = view_of(query);
-  problem.key = view_of(key);
-  problem.value = view_of(value);
-  problem.output = output.mutable_data_ptr();
-  problem.output_strides = strides_of(output);
-  if (mask.defined() && mask.numel() > 0) problem.mask = view_of_mask(mask);
-  problem.kind = *element_kind(key.scalar_type());
-  problem.float32_rows = query.scalar_type() == torch::kFloat32;
-  problem.batch = static_cast<std::size_t>(query.size(0));
-  problem.heads = static_cast<std::size_t>(query.size(1));
-  problem.query_length = static_cast<std::size_t>(query.size(2));
-  problem.key_length = static_cast<std::size_t>(key.size(2));
-  problem.head_dim = static_cast<std::size_t>(query.size(3));
-  problem.value_dim = static_cast<std::size_t>(value.size(3));
-  problem.scale = static_cast<float>(arguments.scale);
-  problem.causal = arguments.is_causal;
-  Schedule schedule(problem, *chosen_kernel().load(), available_threads());
-  run_tasks(schedule);
+  if (output.numel() > 0) run_attention(Call(arguments).problem(), output);
   return output;
+}
+
+AttentionResult attention_with_sums(const AttentionArguments& arguments) {
+  const AttentionResult result = empty_attention_result(arguments);
+  if (result.output.numel() == 0) return result;
+  const Call call(arguments);
+  AttentionProblem problem = call.problem();
+  problem.row_maxima = result.row_maxima.mutable_data_ptr<float>();
+  problem.row_sums = result.row_sums.mutable_data_ptr<float>();
+  run_attention(problem, result.output);
+  return result;
+}
+
+std::array<torch::Tensor, 3> attention_gradients(const AttentionArguments& arguments,
+                                                 const AttentionResult& result,
+                                                 const torch::Tensor& grad_output,
+                                                 std::array<bool, 3> wanted) {
+  const bool empty = result.output.numel() == 0 || arguments.key.size(2) == 0;
+  std::array<torch::Tensor, 3> gradients;
+  const std::array<const torch::Tensor*, 3> inputs = {&arguments.query, &arguments.key,
+                                                      &arguments.value};
+  std::array<OutputView, 3> views;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!wanted[i]) continue;
+    gradients[i] = empty_gradient(*inputs[i]);
+    if (empty) gradients[i].zero_();
+    views[i] = {gradients[i].mutable_data_ptr(), strides_of(gradients[i])};
+  }
+  if (empty) return gradients;
+  const Call call(arguments);
+  GradientProblem problem;
+  problem.call = call.problem();
+  // Read only.
+  problem.call.row_maxima = const_cast<float*>(result.row_maxima.const_data_ptr<float>());
+  problem.call.row_sums = const_cast<float*>(result.row_sums.const_data_ptr<float>());
+  problem.output = view_of(result.output);
+  problem.grad_output = view_of(grad_output);
+  problem.grad_query = views[0];
+  problem.grad_key = views[1];
+  problem.grad_value = views[2];
+  GradientSchedule schedule(problem, *chosen_kernel().load());
+  run_tasks(schedule);
+  return gradients;
 }
 
 std::string kernel_name() { return "cpu/" + cpu_target(); }

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <array>
 #include <string>
 
 #include "ops/attention_arguments.h"
@@ -15,6 +16,15 @@ std::string ineligible_because(const torch::Tensor& query, std::int64_t key_leng
 /// The fused kernel. Gradients are not recorded. Key and value may also be of 16 bits beside a
 /// float32 query, whose dtype the result has.
 torch::Tensor attention(const AttentionArguments& arguments);
+
+/// The same with what its gradients need.
+AttentionResult attention_with_sums(const AttentionArguments& arguments);
+
+/// The gradients of query, key and value, undefined where `wanted` is false, by the fused kernel.
+std::array<torch::Tensor, 3> attention_gradients(const AttentionArguments& arguments,
+                                                 const AttentionResult& result,
+                                                 const torch::Tensor& grad_output,
+                                                 std::array<bool, 3> wanted);
 
 /// "cpu/avx2": the kernel that attention() runs.
 std::string kernel_name();

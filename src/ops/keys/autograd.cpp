@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
 
+#include "backends/cpu/cpu_attention.h"
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
 
@@ -18,46 +19,68 @@ torch::Tensor call_below_autograd(const AttentionArguments& arguments) {
   return call_attention(arguments);
 }
 
-/// The kernel forward; backward the reference formula again, by which it can be differentiated
-/// once more. Only the inputs are kept in between.
-class RecomputedAttention : public torch::autograd::Function<RecomputedAttention> {
+/// Gradients by the fused kernel, from the result and its rows' maxima and sums. Where they are to
+/// be differentiated once more, and where the fused kernel is not eligible, by the reference
+/// formula, for which the inputs are enough.
+class DifferentiableAttention : public torch::autograd::Function<DifferentiableAttention> {
  public:
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
                           const Variable& value, const std::optional<torch::Tensor>& mask,
                           double scale, bool is_causal) {
     const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
                                           scale, is_causal};
-    context->save_for_backward({query, key, value, arguments.mask});
     context->saved_data["scale"] = scale;
     context->saved_data["is_causal"] = is_causal;
-    return call_below_autograd(arguments);
+    check_attention(arguments);
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const bool fused = cpu::ineligible_because(query, key.size(2), scale).empty();
+    const AttentionResult result =
+        fused ? call_attention_with_sums(arguments)
+              : AttentionResult{call_attention(arguments), torch::Tensor(), torch::Tensor()};
+    context->save_for_backward({query, key, value, arguments.mask,
+                                fused ? result.output : torch::Tensor(), result.row_maxima,
+                                result.row_sums});
+    return result.output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
+    const AttentionArguments arguments = {saved[0],
+                                          saved[1],
+                                          saved[2],
+                                          saved[3],
+                                          context->saved_data["scale"].toDouble(),
+                                          context->saved_data["is_causal"].toBool()};
+    std::array<bool, 3> wanted;
+    for (std::size_t i = 0; i < 3; ++i) wanted[i] = context->needs_input_grad(i);
+    const AttentionResult result = {saved[4], saved[5], saved[6]};
+    const auto found = result.output.defined() && !torch::GradMode::is_enabled()
+                           ? call_attention_backward(arguments, result, gradients[0], wanted)
+                           : formula_gradients(arguments, gradients[0], wanted);
+    return {found[0], found[1], found[2], {}, {}, {}};
+  }
+
+ private:
+  static std::array<torch::Tensor, 3> formula_gradients(const AttentionArguments& arguments,
+                                                        const torch::Tensor& grad_output,
+                                                        std::array<bool, 3> wanted) {
     const bool differentiable = torch::GradMode::is_enabled();
-    variable_list inputs;
-    variable_list wanted;
-    for (std::size_t i = 0; i < 3; ++i) {
-      const bool needed = context->needs_input_grad(i);
-      inputs.push_back(differentiable ? saved[i] : saved[i].detach().requires_grad_(needed));
-      if (needed) wanted.push_back(inputs[i]);
+    AttentionArguments inputs = arguments;
+    variable_list chosen;
+    std::size_t index = 0;
+    for (torch::Tensor* input : {&inputs.query, &inputs.key, &inputs.value}) {
+      if (!differentiable) *input = input->detach().requires_grad_(wanted[index]);
+      if (wanted[index++]) chosen.push_back(*input);
     }
-    variable_list found;
-    {
-      const torch::AutoGradMode enable(true);
-      const torch::Tensor output = reference::attention(
-          {inputs[0], inputs[1], inputs[2], saved[3], context->saved_data["scale"].toDouble(),
-           context->saved_data["is_causal"].toBool()});
-      found = torch::autograd::grad({output}, wanted, {gradients[0]},
-                                    /*retain_graph=*/differentiable,
-                                    /*create_graph=*/differentiable);
-    }
-    variable_list result(6);
+    const torch::AutoGradMode enable(true);
+    const variable_list found =
+        torch::autograd::grad({reference::attention(inputs)}, chosen, {grad_output},
+                              /*retain_graph=*/differentiable, /*create_graph=*/differentiable);
+    std::array<torch::Tensor, 3> gradients;
     for (std::size_t i = 0, next = 0; i < 3; ++i) {
-      if (context->needs_input_grad(i)) result[i] = found[next++];
+      if (wanted[i]) gradients[i] = found[next++];
     }
-    return result;
+    return gradients;
   }
 };
 
@@ -72,7 +95,7 @@ torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor
     return reference::attention(arguments);
   }
   return records_gradients(arguments)
-             ? RecomputedAttention::apply(query, key, value, mask, scale, is_causal)
+             ? DifferentiableAttention::apply(query, key, value, mask, scale, is_causal)
              : call_below_autograd(arguments);
 }
 

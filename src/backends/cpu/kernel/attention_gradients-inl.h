@@ -149,11 +149,7 @@ class GradientTask : public BlockTask {
     for (std::size_t row = 0; row < count_; ++row) {
       const float* result = results_.get(row, width, buffer);
       const float* gradient = grad_results_.get(row, width, buffer + width);
-      float delta = 0;
-      for (std::size_t column = 0; column < width; ++column) {
-        delta += result[column] * gradient[column];
-      }
-      space_.deltas[row] = delta;
+      space_.deltas[row] = DotProduct(result, gradient, width);
       if (sums_[row] > 0 || sums_[row] != sums_[row]) continue;
       // These need every key.
       lists_keys_ = false;

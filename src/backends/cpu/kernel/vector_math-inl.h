@@ -140,6 +140,20 @@ HWY_INLINE void CopyRow(const float* from, std::size_t count, float* to) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
+HWY_INLINE float DotProduct(const float* a, const float* b, std::size_t count) {
+  const F32 d;
+  Floats sum0 = hn::Zero(d);
+  Floats sum1 = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    sum0 = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum0);
+    sum1 = hn::MulAdd(hn::LoadU(d, a + i + kLanes), hn::LoadU(d, b + i + kLanes), sum1);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+  for (; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
 /// Rows of one head of an input.
 struct HeadRows {
   HeadRows(const ConstView& view, ElementKind kind_, std::size_t batch, std::size_t head)
