@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <self_attention/ops/attention.h>
 #include <self_attention/ops/cpu_target.h>
+#include <torch/autograd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -113,54 +114,129 @@ torch::Tensor make_mask(const std::vector<int64_t>& shape, std::size_t index) {
   return mask;
 }
 
-class AttentionGrid
-    : public ::testing::TestWithParam<std::tuple<std::string, int64_t, torch::ScalarType>> {};
+/// One call of the grid.
+struct GridCase {
+  std::string name;
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+  torch::Tensor mask;
+  AttentionOptions options;
 
-TEST_P(AttentionGrid, EqualsTheFloat64Formula) {
-  const auto& [target, head_dim, dtype] = GetParam();
-  const UseTarget use(target);
-  torch::manual_seed(head_dim);
-  const double relative =
-      parity::tolerance(*io::element_type(dtype), parity::Quantity::kFusedOutput);
-  std::size_t index = static_cast<std::size_t>(head_dim);
-  for (std::size_t shape = 0; shape <= mask_shapes({}).size(); ++shape) {
-    for (const bool causal : {false, true}) {
-      ++index;
-      const Lengths& lengths = kLengths[index % kLengths.size()];
-      const int64_t value_dim =
-          index % 3 == 0 ? head_dim : 1 + static_cast<int64_t>(index * 7 % 90);
-      const auto layout = [&](std::size_t turn) {
-        return static_cast<Layout>((index + turn) % kLayouts);
-      };
-      const auto query = make_input(lengths, lengths.queries, head_dim, layout(0), dtype);
-      const auto key = make_input(lengths, lengths.keys, head_dim, layout(1), dtype);
-      const auto value = make_input(lengths, lengths.keys, value_dim, layout(index), dtype);
-      const auto shapes = mask_shapes(lengths);
-      const auto mask = shape < shapes.size() ? make_mask(shapes[shape], index) : torch::Tensor();
-      const auto options =
-          AttentionOptions(1 / std::sqrt(static_cast<double>(head_dim))).is_causal(causal);
-      ASSERT_EQ(attention_kernel(query, key, value, mask, options).name, "cpu/" + target);
-      const auto actual = attention(query, key, value, mask, options);
-      const auto expected = attention(query.to(torch::kFloat64), key.to(torch::kFloat64),
-                                      value.to(torch::kFloat64), mask, options);
-      const double scale = std::max(1.0, expected.abs().max().item<double>());
-      ASSERT_TRUE(near(actual, expected, relative * scale))
-          << "case " << index << ": N " << lengths.batch << " H " << lengths.heads << " Q "
-          << lengths.queries << " K " << lengths.keys << " dv " << value_dim << " causal " << causal
-          << " mask " << (mask.defined() ? c10::str(mask.sizes(), mask.scalar_type()) : "none");
+  /// In float64, where the formula runs.
+  GridCase exact() const {
+    const auto wide = [](const torch::Tensor& tensor) {
+      return tensor.detach().to(torch::kFloat64);
+    };
+    return {name, wide(query), wide(key), wide(value), mask, options};
+  }
+  torch::Tensor output() const { return attention(query, key, value, mask, options); }
+  std::string kernel() const { return attention_kernel(query, key, value, mask, options).name; }
+};
+
+/// The case of that number: mask shapes in turn, each with and without causality.
+GridCase make_case(std::size_t index, std::size_t shape, bool causal, int64_t head_dim,
+                   torch::ScalarType dtype) {
+  const Lengths& lengths = kLengths[index % kLengths.size()];
+  const int64_t value_dim = index % 3 == 0 ? head_dim : 1 + static_cast<int64_t>(index * 7 % 90);
+  const auto layout = [&](std::size_t turn) {
+    return static_cast<Layout>((index + turn) % kLayouts);
+  };
+  const auto query = make_input(lengths, lengths.queries, head_dim, layout(0), dtype);
+  const auto key = make_input(lengths, lengths.keys, head_dim, layout(1), dtype);
+  const auto value = make_input(lengths, lengths.keys, value_dim, layout(index), dtype);
+  const auto shapes = mask_shapes(lengths);
+  const auto mask = shape < shapes.size() ? make_mask(shapes[shape], index) : torch::Tensor();
+  const std::string name =
+      c10::str("case ", index, ": N ", lengths.batch, " H ", lengths.heads, " Q ", lengths.queries,
+               " K ", lengths.keys, " dv ", value_dim, " causal ", causal, " mask ",
+               mask.defined() ? c10::str(mask.sizes(), mask.scalar_type()) : "none");
+  const auto options =
+      AttentionOptions(1 / std::sqrt(static_cast<double>(head_dim))).is_causal(causal);
+  return {name, query, key, value, mask, options};
+}
+
+class AttentionGrid
+    : public ::testing::TestWithParam<std::tuple<std::string, int64_t, torch::ScalarType>> {
+ protected:
+  /// Calls `check` with every case of the target, head size and dtype.
+  template <typename Check>
+  void for_each_case(const Check& check) {
+    const auto& [target, head_dim, dtype] = GetParam();
+    const UseTarget use(target);
+    torch::manual_seed(head_dim);
+    auto index = static_cast<std::size_t>(head_dim);
+    for (std::size_t shape = 0; shape <= mask_shapes({}).size(); ++shape) {
+      for (const bool causal : {false, true}) {
+        const GridCase c = make_case(++index, shape, causal, head_dim, dtype);
+        ASSERT_EQ(c.kernel(), "cpu/" + target);
+        check(c);
+        if (HasFatalFailure()) return;
+      }
     }
   }
+
+  double tolerance(parity::Quantity quantity) const {
+    return parity::tolerance(*io::element_type(std::get<2>(GetParam())), quantity);
+  }
+};
+
+TEST_P(AttentionGrid, EqualsTheFloat64Formula) {
+  for_each_case([&](const GridCase& c) {
+    const auto expected = c.exact().output();
+    const double scale = std::max(1.0, expected.abs().max().item<double>());
+    ASSERT_TRUE(near(c.output(), expected, tolerance(parity::Quantity::kFusedOutput) * scale))
+        << c.name;
+  });
 }
+
+std::string grid_name(const ::testing::TestParamInfo<AttentionGrid::ParamType>& info) {
+  return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param)) + "_" +
+         c10::toString(std::get<2>(info.param));
+}
+
+const auto kGridTypes = ::testing::Values(torch::kFloat32, torch::kBFloat16, torch::kFloat16);
 
 INSTANTIATE_TEST_SUITE_P(
     , AttentionGrid,
     ::testing::Combine(::testing::ValuesIn(cpu_targets()),
-                       ::testing::Values(1, 3, 7, 16, 32, 59, 64, 80, 111, 128, 256),
-                       ::testing::Values(torch::kFloat32, torch::kBFloat16, torch::kFloat16)),
-    [](const auto& info) {
-      return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param)) + "_" +
-             c10::toString(std::get<2>(info.param));
-    });
+                       ::testing::Values(1, 3, 7, 16, 32, 59, 64, 80, 111, 128, 256), kGridTypes),
+    grid_name);
+
+class AttentionGradientGrid : public AttentionGrid {};
+
+TEST_P(AttentionGradientGrid, EqualsTheFloat64Formula) {
+  for_each_case([&](const GridCase& c) {
+    const auto output_gradient = torch::randn(c.output().sizes(), torch::kFloat64)
+                                     .to(c.query.scalar_type())
+                                     .transpose(1, 2)
+                                     .contiguous()
+                                     .transpose(1, 2);
+    const auto gradients = [&](const GridCase& call) {
+      std::vector<torch::Tensor> leaves;
+      for (const auto& tensor : {call.query, call.key, call.value}) {
+        leaves.push_back(tensor.detach().requires_grad_());
+      }
+      const auto output = attention(leaves[0], leaves[1], leaves[2], call.mask, call.options);
+      return torch::autograd::grad({output}, leaves, {output_gradient.to(output.scalar_type())});
+    };
+    const auto actual = gradients(c);
+    const auto expected = gradients(c.exact());
+    double scale = 1;
+    for (const auto& tensor : expected) {
+      scale = std::max(scale, tensor.abs().max().item<double>());
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(near(actual[i], expected[i], tolerance(parity::Quantity::kGradient) * scale))
+          << "gradient " << i << ", " << c.name;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, AttentionGradientGrid,
+                         ::testing::Combine(::testing::ValuesIn(cpu_targets()),
+                                            ::testing::Values(1, 7, 32, 64, 111), kGridTypes),
+                         grid_name);
 
 class AttentionLong : public ::testing::TestWithParam<std::string> {};
 

@@ -250,11 +250,59 @@ TEST(Attention, GradientsAreThoseOfTheFormula) {
 }
 
 TEST(Attention, GradientsOfSomeInputsOnly) {
-  Inputs inputs = make_inputs(5, 7);
-  inputs.value = inputs.value.detach().requires_grad_();
-  run(inputs).sum().backward();
-  EXPECT_TRUE(inputs.value.grad().defined());
-  EXPECT_FALSE(inputs.query.grad().defined());
+  const Inputs inputs = make_inputs(5, 7);
+  const auto gradients = [&](unsigned wanted) {
+    std::vector<torch::Tensor> leaves;
+    for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
+      leaves.push_back(tensor.detach().requires_grad_(((wanted >> leaves.size()) & 1) != 0));
+    }
+    run({leaves[0], leaves[1], leaves[2]}).square().sum().backward();
+    return leaves;
+  };
+  const auto all = gradients(7);
+  for (unsigned wanted = 1; wanted < 7; ++wanted) {
+    const auto some = gradients(wanted);
+    for (std::size_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(some[i].grad().defined(), ((wanted >> i) & 1) != 0) << wanted << " " << i;
+      if (!some[i].grad().defined()) continue;
+      EXPECT_TRUE(bit_equal(some[i].grad(), all[i].grad())) << wanted << " " << i;
+    }
+  }
+}
+
+/// Scores far below that of a masked key: the masked keys share the weights.
+TEST(Attention, GradientsWhereMaskedKeysWin) {
+  const auto query = torch::full({1, 1, 6, 1}, 1e10F);
+  const auto key = torch::full({1, 1, 5, 1}, -3e10F);
+  const auto value = torch::randn({1, 1, 5, 3});
+  const auto mask = torch::tensor({1, 1, 0, 1, 0});
+  const auto gradients = [&](torch::ScalarType type) {
+    std::vector<torch::Tensor> leaves;
+    for (const auto& tensor : {query, key, value}) {
+      leaves.push_back(tensor.to(type).detach().requires_grad_());
+    }
+    run({leaves[0], leaves[1], leaves[2]}, mask).square().sum().backward();
+    return leaves;
+  };
+  const auto actual = gradients(torch::kFloat32);
+  const auto right = gradients(torch::kFloat64);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(near(actual[i].grad(), right[i].grad(), 1e-5)) << "gradient " << i;
+  }
+  EXPECT_GT(actual[2].grad()[0][0][2].abs().max().item<float>(), 0);
+}
+
+TEST(Attention, GradientsOfNothingAreZeros) {
+  for (const auto& [queries, keys] : {std::pair{0, 4}, {3, 0}}) {
+    Inputs inputs = make_inputs(queries, keys);
+    for (torch::Tensor* tensor : {&inputs.query, &inputs.key, &inputs.value}) {
+      *tensor = tensor->detach().requires_grad_();
+    }
+    run(inputs).sum().backward();
+    for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
+      EXPECT_TRUE(bit_equal(tensor.grad(), torch::zeros_like(tensor))) << queries << " " << keys;
+    }
+  }
 }
 
 TEST(Attention, MetaTensorsGiveTheShape) {

@@ -48,16 +48,38 @@ class Call {
     problem.head_dim = problem.value_dim = kDim;
     problem.scale = 0.25F;
     problem.causal = causal;
+    maxima_.resize(heads * queries);
+    sums_.resize(heads * queries);
+    gradients.resize(query_.size() + key_.size() + value_.size());
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
+  /// Of the inputs for an output's gradient of ones; the rows' maxima and sums must be known.
+  GradientProblem gradient_problem() {
+    GradientProblem all;
+    all.call = problem;
+    all.output = {output.data(), problem.output_strides};
+    all.grad_output = {&kOne, {0, 0, 0, 0}};
+    all.grad_query = {gradients.data(), problem.query.strides};
+    all.grad_key = {gradients.data() + query_.size(), problem.key.strides};
+    all.grad_value = {gradients.data() + query_.size() + key_.size(), problem.value.strides};
+    return all;
+  }
+
+  void keep_sums() {
+    problem.row_maxima = maxima_.data();
+    problem.row_sums = sums_.data();
+  }
+
   AttentionProblem problem;
   std::vector<float> output;
+  std::vector<float> gradients;
 
  private:
+  static constexpr float kOne = 1;
   static constexpr std::size_t kDim = 16;
-  std::vector<float> query_, key_, value_;
+  std::vector<float> query_, key_, value_, maxima_, sums_;
 };
 
 class Threads : public ::testing::TestWithParam<const Kernel*> {
@@ -84,6 +106,31 @@ TEST_P(Threads, DoNotChangeABit) {
       for (int i = 0; i < 50; ++i) {
         ASSERT_EQ(run(), static_cast<std::size_t>(threads)) << "threads that took part";
         ASSERT_EQ(call.output, expected) << GetParam()->name << " on " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(Threads, DoNotChangeABitOfGradients) {
+  for (const Sizes& sizes : {Sizes{2, 300, 1300, true}, {20, 64, 64, false}, {3, 2, 2100, false}}) {
+    Call call(sizes);
+    call.keep_sums();
+    at::set_num_threads(1);
+    Schedule schedule(call.problem, *GetParam(), available_threads());
+    run_tasks(schedule);
+    const GradientProblem problem = call.gradient_problem();
+    const auto run = [&] {
+      std::fill(call.gradients.begin(), call.gradients.end(), -1.0F);
+      GradientSchedule list(problem, *GetParam());
+      return run_tasks(list);
+    };
+    EXPECT_EQ(run(), 1U);
+    const std::vector<float> expected = call.gradients;
+    for (const int threads : {1, 2, 3, 4, 8}) {
+      at::set_num_threads(threads);
+      for (int i = 0; i < 10; ++i) {
+        run();
+        ASSERT_EQ(call.gradients, expected) << GetParam()->name << " on " << threads << " threads";
       }
     }
   }

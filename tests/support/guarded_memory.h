@@ -27,6 +27,7 @@ class GuardedMemory {
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
   std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
 
  private:
   std::byte* base_;
