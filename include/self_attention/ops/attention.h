@@ -40,12 +40,16 @@ struct SELF_ATTENTION_API AttentionOptions {
 /// (Q, K) matrix in memory, the same bits for every number of threads. A number that is not finite
 /// in a masked key or value may be ignored. A thread takes some megabytes beside inputs and
 /// output, and four bytes a key under a padding mask; it keeps up to 4 MiB of them for its next
-/// call. Gradients of every kind go through the reference formula. Also registered for CUDA, Meta,
-/// autocast and vmap, and from Python it is torch.ops.self_attention.attention.
+/// call. Gradients come from the fused kernel likewise, by the op
+/// `self_attention::attention_backward`, from the output and two floats a row; with fewer than 16
+/// heads in all and many keys they also take several times the query's size. In those of bfloat16
+/// and float16 the rounded output is an operand. Second derivatives, forward mode and function
+/// transforms go through the reference formula. Also registered for CUDA, Meta, autocast and vmap,
+/// and from Python it is torch.ops.self_attention.attention.
 ///
 /// Throws c10::ValueError for a shape, device, layout or scale that does not fit and c10::TypeError
 /// for dtypes. Source: Vaswani et al. 2017, section 3.2.1; the online softmax of the fused kernel
-/// is that of Milakov and Gimelshein 2018.
+/// is that of Milakov and Gimelshein 2018, its gradients those of Dao et al. 2022, algorithm 4.
 SELF_ATTENTION_API torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,
                                            const torch::Tensor& value, const torch::Tensor& mask,
                                            const AttentionOptions& options);
