@@ -32,6 +32,55 @@ class Op(unittest.TestCase):
                             attention, (*inputs(dtype, requires_grad), mask), {"scale": 0.3, "is_causal": True}
                         )
 
+    def test_opcheck_of_the_gradients(self):
+        with_sums, backward = torch.ops.self_attention._attention_with_sums, torch.ops.self_attention.attention_backward
+        options = {"scale": 0.3, "is_causal": True}
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for mask in (None, torch.rand(2, 1, 1, 7) > 0.3):
+                with self.subTest(dtype=dtype):
+                    tensors = (*inputs(dtype), mask)
+                    torch.library.opcheck(with_sums, tensors, options)
+                    results = with_sums(*tensors, **options)
+                    gradient = torch.randn_like(results[0])
+                    torch.library.opcheck(backward, (gradient, *tensors, *results), options)
+                    some = backward(gradient, *tensors, *results, **options, output_mask=[False, True, False])
+                    self.assertIsNone(some[0])
+                    whole = backward(gradient, *tensors, *results, **options)
+                    self.assertTrue(torch.equal(some[1], whole[1]))
+
+    def test_backward_refuses_what_does_not_fit(self):
+        query, key, value = inputs()
+        results = torch.ops.self_attention._attention_with_sums(query, key, value, scale=0.3)
+
+        def backward(gradient, *results, query=query):
+            torch.ops.self_attention.attention_backward(gradient, query, key, value, None, *results, scale=0.3)
+
+        output, maxima, sums = results
+        for error, words, arguments in (
+            (ValueError, r"grad_output: expected shape \(2, 3, 5, 8\), got \(2, 3, 5, 7\)", (output[..., :7], *results)),
+            (ValueError, r"row_sums: expected shape \(2, 3, 5\), got \(2, 3, 4\)", (output, output, maxima, sums[..., :4])),
+            (TypeError, r"row_maxima: expected float32, got float64", (output, output, maxima.double(), sums)),
+            (TypeError, r"output: expected float32, got bfloat16", (output, output.bfloat16(), maxima, sums)),
+        ):
+            with self.assertRaisesRegex(error, r"\[attention_backward\] " + words):
+                backward(*arguments)
+        with self.assertRaisesRegex(ValueError, "query: expected what the fused kernel can run"):
+            torch.ops.self_attention._attention_with_sums(*inputs(torch.float64), scale=0.3)
+
+    def test_second_derivatives_beside_the_fused_kernel(self):
+        for dtype, bound in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
+            for wanted in range(3):
+                with self.subTest(dtype=dtype, wanted=wanted):
+                    def second(dtype):
+                        tensors = list(inputs(dtype))
+                        tensors[wanted].requires_grad_()
+                        output = attention(*tensors, scale=0.3, is_causal=True)
+                        (first,) = torch.autograd.grad(output.square().sum(), tensors[wanted], create_graph=True)
+                        return torch.autograd.grad(first.square().sum(), tensors[wanted])[0].double()
+
+                    exact = second(torch.float64)
+                    self.assertLess((second(dtype) - exact).abs().max(), bound * exact.abs().max())
+
     def test_derivatives_of_every_kind(self):
         tensors = inputs(torch.float64, True)
         mask = torch.rand(2, 1, 1, 7) > 0.3
