@@ -23,7 +23,7 @@ import torch
 from peer_cases import CASES, Target, make_inputs
 from peer_report import Row
 from peer_roofline import Roofline
-from peer_runs import Run, Torch
+from peer_runs import Ours, Run, Torch
 
 LIBRARY = COMMAND = None
 
@@ -88,7 +88,7 @@ class ComparePeersTest(unittest.TestCase):
 
     def test_a_wrong_result_of_ours_fails(self):
         wrong = {"attention": Run(lambda: torch.full((32, 8, 9, 32), float("nan")))}
-        with mock.patch.object(compare_peers.Ours, "runs", lambda *_: wrong):
+        with mock.patch.object(Ours, "runs", lambda *_: wrong):
             status, _, err = compare("--cases", "L9", "--threads", "1")
         self.assertEqual(status, 1)
         self.assertIn("our result is wrong by inf", err)
@@ -99,7 +99,7 @@ class ComparePeersTest(unittest.TestCase):
                 continue
             with self.subTest(case.name):
                 inputs = make_inputs(case)
-                for peer in (Torch(), compare_peers.Ours()):
+                for peer in (Torch(), Ours()):
                     good, refused = compare_peers.usable_runs(peer, inputs, inputs.expected(), 1)
                     self.assertEqual((len(good), refused), (1, {}))
 
