@@ -7,8 +7,10 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace self_attention {
