@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Compares the attention op's speed with torch's, ONNX Runtime's and OpenVINO's.
+"""Compares the attention op's speed with torch's, ONNX Runtime's and OpenVINO's, or the modules'
+with that of the Python classes and of what else does their work.
 
   compare_peers.py                                  every case at 1 and 2 threads
   compare_peers.py --cases causal --threads 1 --csv out.csv --png out.png
+  compare_peers.py --modules                        whole modules instead of the op
 
 The same numbers go through all of them in one process, in turns; printed is the median of the
 paired ratios, the peer's time by ours: above 1, ours is faster. ONNX Runtime and OpenVINO are
@@ -15,6 +17,11 @@ one query; lost, the share of the time in which a thread waited for a processor,
 at one thread and spoils the row at more. Both limits are loops measured between the runs
 (peer_roofline.py). An interrupt ends the run with the rows that there are.
 
+With --modules: original, the Python class; algebra, torch's attention on keys and values that are
+not projected; compiled, torch.compile of the class; multihead, torch.nn.MultiheadAttention. By
+limit is our time by what the folded operations take at the rate of torch.mm in float32, or for one
+query by what reading keys and values takes. The geometric means have goals.
+
 Exit status: 0 measured, 1 our own result is wrong, 2 the request cannot be served.
 """
 
@@ -22,20 +29,55 @@ import argparse
 import os
 import statistics
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
 try:
     import torch
-    from peer_cases import CASES, make_inputs
-    from peer_report import Row, Table, print_summary, write_csv, write_png
+    import peer_cases
+    import peer_module_cases
+    import peer_module_report
+    import peer_modules
+    import peer_report
+    import peer_runs
     from peer_roofline import Roofline
-    from peer_runs import PEERS, TOLERANCES, Ours, load_peers
     from peer_timing import Timer, fastest, paired_ratios
 except ImportError as error:
     print(f"compare_peers: {error}; {sys.executable} needs torch and numpy", file=sys.stderr)
     sys.exit(2)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is compared: modules of Python with the cases, with the runs and with the report."""
+
+    cases: object  # CASES, make_inputs
+    runs: object  # PEERS, load_peers
+    report: object  # Row, Table, print_summary, write_csv, write_png
+    ours: type
+    peak: object  # the rate of arithmetic that a case is held against, of a Roofline
+
+    def description(self, roofline):
+        peak = "multiply-adds" if self is OP else "torch.mm in float32"
+        return f"{peak} and reads, {roofline.description}"
+
+    def limits(self, case, roofline):
+        """{name: function that returns the seconds that the limit allows}."""
+        if case.queries == 1:
+            return {"read": lambda: case.read_bytes / roofline.read_rate(case.read_bytes)}
+        return {"peak": lambda: case.flops / self.peak(roofline)}
+
+
+OP = Suite(peer_cases, peer_runs, peer_report, peer_runs.Ours, Roofline.multiply_add_rate)
+MODULES = Suite(
+    peer_module_cases,
+    peer_modules,
+    peer_module_report,
+    peer_modules.OurModule,
+    Roofline.product_rate,
+)
 
 
 class WrongResult(Exception):
@@ -59,7 +101,8 @@ def parse_arguments(arguments):
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--cases", default="", metavar="TEXT", help="cases whose name holds TEXT")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, metavar="NAME")
+    parser.add_argument("--modules", action="store_true", help="modules instead of the op")
+    parser.add_argument("--peers", nargs="+", metavar="NAME", help="these alone")
     parser.add_argument(
         "--seconds", type=float, default=4, metavar="S", help="for one case's pairs (4)"
     )
@@ -70,11 +113,16 @@ def parse_arguments(arguments):
     options = parser.parse_args(arguments)
     if min(options.threads) < 1:
         parser.error("--threads: expected 1 or more")
+    options.suite = MODULES if options.modules else OP
+    known = list(options.suite.runs.PEERS)
+    options.peers = options.peers or known
+    if set(options.peers) - set(known):
+        parser.error(f"--peers: expected some of {', '.join(known)}")
     return options
 
 
-def choose_cases(text):
-    cases = [case for case in CASES if text in case.name]
+def choose_cases(suite, text):
+    cases = [case for case in suite.cases.CASES if text in case.name]
     if not cases:
         raise Unusable(f"--cases {text}: no case has that text in its name; see --list")
     return cases
@@ -103,7 +151,7 @@ def usable_runs(peer, inputs, expected, threads):
             refused[form] = " ".join(str(run).split())[:200]
             continue
         error = run.error(expected)
-        if error <= TOLERANCES[inputs.case.dtype]:
+        if error <= peer_runs.TOLERANCES[inputs.case.dtype]:
             good[form] = run
         else:
             refused[form] = f"wrong by {error:.1e}"
@@ -117,8 +165,9 @@ def peer_timers(peers, inputs, expected, row):
         good, refused = usable_runs(peer, inputs, expected, row.threads)
         for form, reason in refused.items():
             print(f"{inputs.case.name}: {name} {form} left out: {reason}", file=sys.stderr)
-        if not good:
+        if refused and not good:
             row.forms[name] = "left out"
+        if not good:
             continue
         form = fastest({form: run.call for form, run in good.items()}, row.threads)
         row.forms[name] = form
@@ -126,20 +175,18 @@ def peer_timers(peers, inputs, expected, row):
     return timers
 
 
-def measure(case, threads, peers, roofline, seconds):
+def measure(suite, case, peers, roofline, seconds):
+    threads = roofline.threads
     torch.set_num_threads(threads)
-    inputs = make_inputs(case)
+    inputs = suite.cases.make_inputs(case)
     expected = inputs.expected()
-    good, refused = usable_runs(Ours(), inputs, expected, threads)
+    good, refused = usable_runs(suite.ours(), inputs, expected, threads)
     if refused:
         raise WrongResult(f"{case.name}, {threads} threads: our result is {refused['attention']}")
-    row = Row(case, threads)
+    row = suite.report.Row(case, threads)
     timers = peer_timers(peers, inputs, expected, row)
     others = {name: timer.sample for name, timer in timers.items()}
-    if case.queries == 1:
-        others["read"] = lambda: case.read_bytes / roofline.read_rate(case.read_bytes)
-    else:
-        others["peak"] = lambda: case.flops / roofline.multiply_add_rate()
+    others |= suite.limits(case, roofline)
     ours = Timer(good["attention"].call, threads)
     row.ratios, row.seconds = paired_ratios(ours, others, seconds)
     lost = [share for timer in (ours, *timers.values()) for share in timer.lost]
@@ -150,13 +197,13 @@ def measure(case, threads, peers, roofline, seconds):
 
 
 def print_setting(options, peers, absent, roofline):
-    present = [f"{name} {peer.version}" for name, peer in peers.items()]
+    present = [f"{name} {peer.version}".rstrip() for name, peer in peers.items()]
     print(f"compared with: {', '.join(present) or 'nothing'}")
     for name, reason in absent.items():
         print(f"absent: {name} ({reason})")
     capability = torch.backends.cpu.get_cpu_capability()
     print(f"instructions: op {options.target or 'the fastest'}, torch {capability}")
-    print(f"peak and read: {roofline.description}")
+    print(f"limits: {options.suite.description(roofline)}")
     print(f"load average: {load_average()}\n", flush=True)
 
 
@@ -164,37 +211,38 @@ def load_average():
     return " ".join(f"{load:.2f}" for load in os.getloadavg())
 
 
-def measure_all(cases, peers, rooflines, seconds, rows):
+def measure_all(options, cases, peers, rooflines, rows):
     """Fills `rows`, and prints each as it comes."""
-    table = Table(list(peers))
+    table = options.suite.report.Table(list(peers))
     table.header()
     with torch.inference_mode():
-        for threads, roofline in rooflines.items():
+        for roofline in rooflines:
             for case in cases:
-                rows.append(measure(case, threads, peers, roofline, seconds))
+                rows.append(measure(options.suite, case, peers, roofline, options.seconds))
                 table.row(rows[-1])
 
 
 def compare(options):
-    cases = choose_cases(options.cases)
+    suite = options.suite
+    cases = choose_cases(suite, options.cases)
     if options.list:
         print("\n".join(case.name for case in cases))
         return
     load_library(options)
-    peers, absent = load_peers(options.peers)
-    rooflines = {threads: Roofline(threads) for threads in options.threads}
-    print_setting(options, peers, absent, rooflines[options.threads[0]])
+    peers, absent = suite.runs.load_peers(options.peers)
+    rooflines = [Roofline(threads) for threads in options.threads]
+    print_setting(options, peers, absent, rooflines[0])
     rows = []
     try:
-        measure_all(cases, peers, rooflines, options.seconds, rows)
+        measure_all(options, cases, peers, rooflines, rows)
     except KeyboardInterrupt:
         print("interrupted")
-    print_summary(rows)
+    suite.report.print_summary(rows)
     print(f"load average: {load_average()}")
     if options.csv:
-        write_csv(options.csv, rows, list(peers))
+        suite.report.write_csv(options.csv, rows, list(peers))
     if options.png:
-        write_png(options.png, rows, list(peers))
+        suite.report.write_png(options.png, rows, list(peers))
 
 
 def main(arguments):

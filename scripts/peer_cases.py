@@ -100,17 +100,21 @@ CASES = (
 )
 
 
-def against_torch(case):
-    """The case's target against torch, or None. Those of 16 bits hold for a processor without
-    arithmetic of 16 bits, which torch uses."""
-    if case.dtype == "float32":
-        return case.against_torch
+def computes_natively(dtype):
+    """Whether the processor has arithmetic of a dtype of 16 bits, which torch then uses."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n")[0].split())
     except (OSError, IndexError):
-        return case.against_torch
+        return False
     native = {"float16": {"avx512_fp16", "amx_fp16"}, "bfloat16": {"avx512_bf16", "amx_bf16"}}
-    return None if flags & native[case.dtype] else case.against_torch
+    return bool(flags & native[dtype])
+
+
+def against_torch(case):
+    """The case's target against torch, or None. Those of 16 bits hold for a processor without."""
+    if case.dtype != "float32" and computes_natively(case.dtype):
+        return None
+    return case.against_torch
 
 
 @dataclass(frozen=True)

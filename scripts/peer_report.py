@@ -51,11 +51,28 @@ class Row:
         return [what for what, _, _, verdict in self.verdicts() if verdict == "below"]
 
 
+def ratio_cells(row, peers):
+    return {peer: f"{row.ratios[peer]:.2f}" if peer in row.ratios else "-" for peer in peers}
+
+
 def percent(share):
     return "" if share is None else f"{100 * share:.0f} %"
 
 
-class Table:
+class Lines:
+    """Prints cells under one another; `widths` maps the columns' names to their widths."""
+
+    def header(self):
+        self.line({name: name for name in self.widths})
+
+    def line(self, cells):
+        first, *others = self.widths.items()
+        parts = [f"{cells[first[0]]:<{first[1]}}"]
+        parts += [f"{cells[name]:>{width}}" for name, width in others]
+        print("  ".join(parts).rstrip(), flush=True)
+
+
+class Table(Lines):
     """Prints rows as they come."""
 
     def __init__(self, peers):
@@ -65,9 +82,6 @@ class Table:
         widths |= {"best": 17, "floor": 5, "aim": 5, "met": 5, "vs best": 7, "peak": 5, "read": 5}
         widths |= {"lost": 5, "below": 5}
         self.widths = widths
-
-    def header(self):
-        print(self._line({name: name for name in self.widths}), flush=True)
 
     def row(self, row):
         verdicts = {what: verdict for what, _, _, verdict in row.verdicts()}
@@ -87,15 +101,7 @@ class Table:
             "lost": percent(row.lost),
             "below": " ".join(row.below()),
         }
-        for peer in self.peers:
-            cells[peer] = f"{row.ratios[peer]:.2f}" if peer in row.ratios else "-"
-        print(self._line(cells), flush=True)
-
-    def _line(self, cells):
-        first, *others = self.widths.items()
-        parts = [f"{cells[first[0]]:<{first[1]}}"]
-        parts += [f"{cells[name]:>{width}}" for name, width in others]
-        return "  ".join(parts).rstrip()
+        self.line(cells | ratio_cells(row, self.peers))
 
 
 def print_summary(rows):
@@ -104,47 +110,76 @@ def print_summary(rows):
     below = [check for check in checks if check[-1] == "below"]
     aims = sum(check[-1] == "aim" for check in checks)
     print(f"\n{len(checks)} targets: {aims} aims met, {len(below)} below their floor")
-    disturbed = sum(row.disturbed for row in rows)
-    if disturbed:
-        print(f"{disturbed} rows say little: threads waited for a processor (lost)")
+    print_disturbed(rows)
     for row, what, value, target, _ in below:
         print(
             f"  {row.case.name}, {row.threads} thr., {what}: {value:.2f}, floor {target.floor:g}"
         )
 
 
-def write_csv(path, rows, peers):
-    names = ["case", "threads", "seconds"]
-    names += [f"{kind}_{peer}" for peer in peers for kind in ("ratio", "form")]
-    names += ["best_peer", "best_ratio", "floor", "aim", "of_peak", "of_read", "lost", "below"]
+def print_disturbed(rows):
+    disturbed = sum(row.disturbed for row in rows)
+    if disturbed:
+        print(f"{disturbed} rows say little: threads waited for a processor (lost)")
+
+
+def peer_columns(peers):
+    return [f"{kind}_{peer}" for peer in peers for kind in ("ratio", "form")]
+
+
+def common_cells(row, peers):
+    """Those that every CSV file has."""
+    cells = {
+        "case": row.case.name,
+        "threads": row.threads,
+        "seconds": f"{row.seconds:.4g}",
+        "of_peak": "" if row.of_peak is None else f"{row.of_peak:.3f}",
+        "of_read": "" if row.of_read is None else f"{row.of_read:.3f}",
+        "lost": f"{row.lost:.3f}",
+    }
+    for peer in peers:
+        cells[f"form_{peer}"] = row.forms.get(peer, "")
+        if peer in row.ratios:
+            cells[f"ratio_{peer}"] = f"{row.ratios[peer]:.3f}"
+    return cells
+
+
+def write_rows(path, names, rows):
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="")
         writer.writeheader()
-        for row in rows:
-            best = row.best
-            target = row.torch_target()
-            cells = {
-                "case": row.case.name,
-                "threads": row.threads,
-                "seconds": f"{row.seconds:.4g}",
-                "best_peer": best or "",
-                "best_ratio": f"{row.ratios[best]:.3f}" if best else "",
-                "of_peak": "" if row.of_peak is None else f"{row.of_peak:.3f}",
-                "of_read": "" if row.of_read is None else f"{row.of_read:.3f}",
-                "lost": f"{row.lost:.3f}",
-                "below": " ".join(row.below()),
-            }
-            if target:
-                cells |= {"floor": target.floor, "aim": target.aim}
-            for peer in peers:
-                cells[f"form_{peer}"] = row.forms.get(peer, "")
-                if peer in row.ratios:
-                    cells[f"ratio_{peer}"] = f"{row.ratios[peer]:.3f}"
-            writer.writerow(cells)
+        writer.writerows(rows)
 
 
-def write_png(path, rows, peers):
-    """Bars of the ratios by case, one panel a thread count, with floor and aim as marks."""
+def write_csv(path, rows, peers):
+    names = ["case", "threads", "seconds", *peer_columns(peers)]
+    names += ["best_peer", "best_ratio", "floor", "aim", "of_peak", "of_read", "lost", "below"]
+    lines = []
+    for row in rows:
+        best = row.best
+        target = row.torch_target()
+        cells = {
+            "best_peer": best or "",
+            "best_ratio": f"{row.ratios[best]:.3f}" if best else "",
+            "below": " ".join(row.below()),
+        }
+        if target:
+            cells |= {"floor": target.floor, "aim": target.aim}
+        lines.append(common_cells(row, peers) | cells)
+    write_rows(path, names, lines)
+
+
+def draw_targets(panel, rows):
+    """Floor and aim against torch as marks."""
+    for mark, label in (("floor", "floor against torch"), ("aim", "aim against torch")):
+        points = [(i, row.torch_target()) for i, row in enumerate(rows) if row.torch_target()]
+        heights = [getattr(target, mark) for _, target in points]
+        style = "v" if mark == "floor" else "*"
+        panel.scatter([i for i, _ in points], heights, c="black", marker=style, label=label)
+
+
+def write_png(path, rows, peers, draw_marks=draw_targets):
+    """Bars of the ratios by case, one panel a thread count, and marks on them."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -158,11 +193,7 @@ def write_png(path, rows, peers):
         for index, peer in enumerate(peers):
             places = [place + (index - (len(peers) - 1) / 2) * width for place in range(len(shown))]
             panel.bar(places, [row.ratios.get(peer, 0) for row in shown], width, label=peer)
-        for mark, label in (("floor", "floor against torch"), ("aim", "aim against torch")):
-            points = [(i, row.torch_target()) for i, row in enumerate(shown) if row.torch_target()]
-            heights = [getattr(target, mark) for _, target in points]
-            style = "v" if mark == "floor" else "*"
-            panel.scatter([i for i, _ in points], heights, c="black", marker=style, label=label)
+        draw_marks(panel, shown)
         panel.axhline(1, color="grey", linewidth=1)
         names = [row.case.name for row in shown]
         panel.set_xticks(range(len(shown)), names, rotation=40, ha="right")

@@ -4,17 +4,18 @@ Multiply-adds: a loop of independent float32 ones in registers, as wide as the p
 Reading: a loop that adds up an array as large as what the case reads, so from the same cache.
 Both are C, compiled when needed for this processor; without a compiler a product of matrices and
 torch.sum stand in, which reach less. With several threads, each runs the loop and rates add up.
+Products: torch.mm of matrices that are large enough for its full rate.
 """
 
 import ctypes
 import shutil
 import subprocess
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from peer_timing import Timer
 
 SOURCE = r"""
 #include <stddef.h>
@@ -114,30 +115,33 @@ class Roofline:
         self.loops = compile_loops()
         self.workers = ThreadPoolExecutor(threads)
         self.array = torch.zeros(0)
-        self.factors = torch.rand(2, PRODUCT_SIZE, PRODUCT_SIZE)
+        self.products = None
 
     @property
     def description(self):
         if self.loops is None:
-            return "torch.mm and torch.sum (no C compiler)"
-        return "loops of multiply-adds and of reads"
+            return "by torch.mm and torch.sum (no C compiler)"
+        return "by loops in C"
 
     def multiply_add_rate(self):
         """Floating-point operations a second."""
         if self.loops is None:
-            start = time.perf_counter()
-            torch.mm(*self.factors)
-            return 2 * PRODUCT_SIZE**3 / (time.perf_counter() - start)
+            return self.product_rate()
         return sum(self.workers.map(self.loops.multiply_add_rate, [ROUNDS] * self.threads))
+
+    def product_rate(self):
+        """Floating-point operations a second, of a product of matrices."""
+        if self.products is None:
+            left, right, product = torch.rand(3, PRODUCT_SIZE, PRODUCT_SIZE)
+            self.products = Timer(lambda: torch.mm(left, right, out=product), self.threads)
+        return 2 * PRODUCT_SIZE**3 / self.products.sample()
 
     def read_rate(self, size):
         """Bytes a second, of an array of `size` bytes."""
         if self.array.nbytes != size:
             self.array = torch.ones(size // 4)
         if self.loops is None:
-            start = time.perf_counter()
-            self.array.sum()
-            return size / (time.perf_counter() - start)
+            return size / Timer(self.array.sum, self.threads).sample()
         part = size // self.threads // ALIGNMENT * ALIGNMENT
         parts = [self.array.data_ptr() + i * part for i in range(self.threads)]
         return sum(self.workers.map(self.loops.read_rate, parts, [part] * self.threads))

@@ -30,17 +30,27 @@ def keep_mask(mask, heads, inputs):
     return (mask != 0).expand(batch, heads, queries, keys)
 
 
+def multihead_twin(embed, heads, state):
+    """torch.nn.MultiheadAttention with the weights of a FullProjectionAttention's state dict."""
+    dtype = state["output_linear.bias"].dtype
+    twin = nn.MultiheadAttention(embed, heads, batch_first=True, dtype=dtype)
+    twin.load_state_dict(
+        {
+            "in_proj_weight": torch.cat([state[f"{name}.weight"] for name in LAYERS]),
+            "in_proj_bias": torch.cat([state[f"{name}.bias"] for name in LAYERS]),
+            "out_proj.weight": state["output_linear.weight"],
+            "out_proj.bias": state["output_linear.bias"],
+        }
+    )
+    return twin
+
+
 def largest_difference(record):
     """Between the case's output and torch.nn.MultiheadAttention's, with the same weights."""
     case, tensors = record.case, record.tensors
-    twin = nn.MultiheadAttention(case.embed, case.heads, batch_first=True, dtype=torch.float64)
-    parameters = {
-        "in_proj_weight": torch.cat([tensors[f"parameter.{name}.weight"] for name in LAYERS]),
-        "in_proj_bias": torch.cat([tensors[f"parameter.{name}.bias"] for name in LAYERS]),
-        "out_proj.weight": tensors["parameter.output_linear.weight"],
-        "out_proj.bias": tensors["parameter.output_linear.bias"],
-    }
-    twin.load_state_dict(parameters)
+    prefix = "parameter."
+    state = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+    twin = multihead_twin(case.embed, case.heads, state)
     inputs = [tensors[f"input.{name}"] for name in record.entry["arguments"].values()]
     values, keys, query = inputs if len(inputs) == 3 else inputs * 3
     dropped = None

@@ -17,6 +17,7 @@
 
 #include "io/format_error.h"
 #include "io/output_file.h"
+#include "io/torchscript_fused.h"
 #include "io/torchscript_info.h"
 #include "io/torchscript_source.h"
 #include "modules/input_checks.h"
@@ -54,12 +55,13 @@ torch::Tensor stored(const torch::Tensor& parameter) {
   return tensor.set_requires_grad(parameter.requires_grad());
 }
 
-/// What names mean in our scripts: those of every script, and Python's ValueError.
+/// What names mean in our scripts: those of every script, Python's ValueError, and our ops.
 struct ScriptNames : public torch::jit::NativeResolver {
   std::shared_ptr<torch::jit::SugaredValue> resolveValue(
       const std::string& name, torch::jit::GraphFunction& function,
       const torch::jit::SourceRange& range) override {
     if (name == "ValueError") return std::make_shared<torch::jit::ExceptionValue>(name);
+    if (name == io::kOpNamespace) return std::make_shared<torch::jit::BuiltinModule>(name);
     return NativeResolver::resolveValue(name, function, range);
   }
 };
@@ -67,9 +69,10 @@ struct ScriptNames : public torch::jit::NativeResolver {
 /// A module in TorchScript with those children, whose methods are the form's.
 torch::jit::Module build(const io::ScriptForm& form, std::initializer_list<Layer> layers,
                          bool training) {
-  const std::string name = std::string(io::module_name(form.variant));
-  torch::jit::Module script("__torch__.self_attention." + name,
-                            std::make_shared<torch::jit::CompilationUnit>());
+  std::string name = "__torch__.self_attention.";
+  if (form.ops == ScriptOps::kFused) name.append(io::kFusedScope).append(".");
+  name.append(io::module_name(form.variant));
+  torch::jit::Module script(name, std::make_shared<torch::jit::CompilationUnit>());
   script.register_attribute("training", c10::BoolType::get(), training);
   for (const Layer& layer : layers) {
     torch::jit::Module child("__torch__.self_attention.Linear",
@@ -85,22 +88,24 @@ torch::jit::Module build(const io::ScriptForm& form, std::initializer_list<Layer
   return script;
 }
 
-bool is_portable(const torch::jit::Node& node) {
+bool is_expected(const torch::jit::Node& node, const io::ScriptForm& form) {
   const c10::FunctionSchema* schema = node.maybeSchema();
   if (schema == nullptr) return true;  // control flow, constants, lists: the language itself
   const std::string name = c10::toString(schema->operator_name());
+  if (form.ops == ScriptOps::kFused) return name == io::fused_operator(form.variant);
   return std::ranges::any_of(io::portable_operators(), [&](std::string_view portable) {
     return portable.substr(0, portable.find('(')) == name;
   });
 }
 
-/// Throws where a newer LibTorch has put an operator into the code that older ones lack.
-void check_portable(const torch::jit::Block& block) {
+/// Throws where a newer LibTorch has put an operator into the code that is not among the form's:
+/// older ones may lack it.
+void check_operators(const torch::jit::Block& block, const io::ScriptForm& form) {
   for (const torch::jit::Node* node : block.nodes()) {
-    TORCH_CHECK(is_portable(*node), "[", kWho, "] expected portable operators alone, got ",
-                c10::toString(node->schema()), "; this LibTorch, ", TORCH_VERSION,
-                ", rewrites the code");
-    for (const torch::jit::Block* inner : node->blocks()) check_portable(*inner);
+    TORCH_CHECK(is_expected(*node, form), "[", kWho, "] ops: expected ", io::ops_name(form.ops),
+                " operators alone, got ", c10::toString(node->schema()), "; this LibTorch, ",
+                TORCH_VERSION, ", rewrites the code");
+    for (const torch::jit::Block* inner : node->blocks()) check_operators(*inner, form);
   }
 }
 
@@ -135,12 +140,23 @@ void export_layers(const io::ScriptForm& form, std::initializer_list<Layer> laye
   }
   const auto graph = script.get_method("forward").graph()->copy();
   torch::jit::Inline(*graph);
-  check_portable(*graph->block());
+  check_operators(*graph->block(), form);
   try {
     write(script, path, io::script_info(form, freezes, TORCH_VERSION));
   } catch (const io::FormatError& error) {
     TORCH_CHECK_VALUE(false, "[", kWho, "] file: ", error.what());
   }
+}
+
+/// The form that the options ask for. Throws where a portable archive cannot be what the module is.
+io::ScriptForm form_of(io::ScriptVariant variant, int64_t embed, int64_t heads,
+                       const ExportOptions& options, bool is_causal) {
+  TORCH_CHECK_VALUE(!is_causal || options.ops() == ScriptOps::kFused,
+                    message(kWho, "ops",
+                            "fused for a module with is_causal (a portable archive takes the mask "
+                            "that causal_mask makes)",
+                            "portable"));
+  return {variant, embed, heads, options.mask(), options.inputs(), options.ops(), is_causal};
 }
 
 /// For the two modules with one matrix a role.
@@ -160,7 +176,7 @@ void export_shared_heads(io::ScriptVariant variant, const Module& module, const 
                        {"queries.weight", module.queries->weight, {head_dim, head_dim}},
                        {"fc_out.weight", module.fc_out->weight, {embed, heads * head_dim}},
                        {"fc_out.bias", module.fc_out->bias, {embed}}});
-  export_layers({variant, embed, heads, options.mask(), options.inputs()},
+  export_layers(form_of(variant, embed, heads, options, module.options.is_causal()),
                 {{"values", module.values},
                  {"keys", module.keys},
                  {"queries", module.queries},
@@ -191,8 +207,8 @@ void export_torchscript(const FullProjectionAttentionImpl& module, const std::st
                        {"v_linear.bias", module.v_linear->bias, {embed}},
                        {"output_linear.weight", module.output_linear->weight, {embed, embed}},
                        {"output_linear.bias", module.output_linear->bias, {embed}}});
-  export_layers({io::ScriptVariant::kFullProjection, embed, module.options.num_heads(),
-                 options.mask(), options.inputs()},
+  export_layers(form_of(io::ScriptVariant::kFullProjection, embed, module.options.num_heads(),
+                        options, module.options.is_causal()),
                 {{"q_linear", module.q_linear},
                  {"k_linear", module.k_linear},
                  {"v_linear", module.v_linear},

@@ -2,18 +2,26 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/torchscript_fused.h"
+
 namespace self_attention::io {
 
 std::string script_info(const ScriptForm& form, bool frozen, std::string_view torch_version) {
-  const nlohmann::ordered_json info = {{"format", "self-attention-torchscript"},
-                                       {"library_version", SELF_ATTENTION_VERSION},
-                                       {"torch_version", torch_version},
-                                       {"variant", variant_name(form.variant)},
-                                       {"embed", form.embed},
-                                       {"heads", form.heads},
-                                       {"mask", mask_name(form.mask)},
-                                       {"inputs", inputs_name(form.inputs)},
-                                       {"frozen", frozen}};
+  nlohmann::ordered_json info = {{"format", "self-attention-torchscript"},
+                                 {"library_version", SELF_ATTENTION_VERSION},
+                                 {"torch_version", torch_version},
+                                 {"variant", variant_name(form.variant)},
+                                 {"embed", form.embed},
+                                 {"heads", form.heads},
+                                 {"mask", mask_name(form.mask)},
+                                 {"inputs", inputs_name(form.inputs)},
+                                 {"frozen", frozen},
+                                 {"ops", ops_name(form.ops)}};
+  if (form.ops == ScriptOps::kFused) {
+    info["is_causal"] = form.is_causal;
+    info["operator"] = fused_operator(form.variant);
+    info["needs"] = kFusedNeeds;
+  }
   return info.dump(1) + "\n";
 }
 

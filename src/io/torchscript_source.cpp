@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "io/formatted.h"
+#include "io/torchscript_fused.h"
 
 namespace self_attention::io {
 namespace {
@@ -351,6 +352,8 @@ std::string_view inputs_name(ScriptInputs inputs) {
   return inputs == ScriptInputs::kSingle ? "single" : "separate";
 }
 
+std::string_view ops_name(ScriptOps ops) { return ops == ScriptOps::kFused ? "fused" : "portable"; }
+
 std::vector<std::string> script_arguments(const ScriptForm& form) {
   std::vector<std::string> arguments = {"x"};
   if (form.inputs == ScriptInputs::kSeparate) {
@@ -367,6 +370,8 @@ std::string script_source(const ScriptForm& form) {
     const bool optional = argument == "mask" && form.mask == ScriptMask::kOptional;
     signature += ", " + argument + (optional ? ": Optional[Tensor] = None" : ": Tensor");
   }
+  const std::string begin = "def forward(" + signature + ") -> Tensor:\n";
+  if (form.ops == ScriptOps::kFused) return begin + "    return " + fused_call(form) + "\n";
   const bool inferred = form.variant == ScriptVariant::kInferredLength;
   const bool full = form.variant == ScriptVariant::kFullProjection;
   const bool single = form.inputs == ScriptInputs::kSingle;
@@ -374,8 +379,7 @@ std::string script_source(const ScriptForm& form) {
          (inferred ? filled(kInferredTexts, form)
           : single ? ""
                    : filled(kSequenceTexts, form)) +
-         "def forward(" + signature + ") -> Tensor:\n" +
-         (full ? full_projection_text(form) : shared_heads_text(form));
+         begin + (full ? full_projection_text(form) : shared_heads_text(form));
 }
 
 std::span<const std::string_view> portable_operators() { return kPortableOperators; }

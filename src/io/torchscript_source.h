@@ -19,6 +19,8 @@ struct ScriptForm {
   std::int64_t heads = 0;
   ScriptMask mask = ScriptMask::kRequired;
   ScriptInputs inputs = ScriptInputs::kSeparate;
+  ScriptOps ops = ScriptOps::kPortable;
+  bool is_causal = false;  ///< of kFused alone
 
   std::int64_t head_dim() const { return embed / heads; }
 };
@@ -32,6 +34,9 @@ std::string_view mask_name(ScriptMask mask);
 /// "separate", "single".
 std::string_view inputs_name(ScriptInputs inputs);
 
+/// "portable", "fused".
+std::string_view ops_name(ScriptOps ops);
+
 /// The names of forward's arguments, in order and without self.
 std::vector<std::string> script_arguments(const ScriptForm& form);
 
@@ -42,10 +47,13 @@ std::vector<std::string> script_arguments(const ScriptForm& form);
 /// archive's parameters are converted to another dtype later. What is written differently comes to
 /// the same kernels on the same memory: views by transpose and view for the module's permute, and
 /// the product of q and k by the matmul that einsum makes of it.
+///
+/// Of kFused it is the call of an op of this library, which refuses arguments itself. It finds the
+/// op in a name self_attention.
 std::string script_source(const ScriptForm& form);
 
-/// Schemas, as LibTorch prints them, of the operators that scripts may use: long-standing ones,
-/// which the servers that load archives know.
+/// Schemas, as LibTorch prints them, of the operators that portable scripts may use: long-standing
+/// ones, which the servers that load archives know.
 std::span<const std::string_view> portable_operators();
 
 }  // namespace self_attention::io

@@ -5,6 +5,7 @@ Arguments: the library, the self-attention command.
 
 import contextlib
 import csv
+import dataclasses
 import io
 import subprocess
 import sys
@@ -18,12 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.modules["onnxruntime"] = sys.modules["openvino"] = None
 
 import compare_peers  # isort: skip
+import peer_module_cases
+import peer_module_report
+import peer_modules
 import peer_timing
 import torch
 from peer_cases import CASES, Target, make_inputs
 from peer_report import Row
 from peer_roofline import Roofline
-from peer_runs import Run, Torch
+from peer_runs import Ours, Run, Torch
 
 LIBRARY = COMMAND = None
 
@@ -88,7 +92,7 @@ class ComparePeersTest(unittest.TestCase):
 
     def test_a_wrong_result_of_ours_fails(self):
         wrong = {"attention": Run(lambda: torch.full((32, 8, 9, 32), float("nan")))}
-        with mock.patch.object(compare_peers.Ours, "runs", lambda *_: wrong):
+        with mock.patch.object(Ours, "runs", lambda *_: wrong):
             status, _, err = compare("--cases", "L9", "--threads", "1")
         self.assertEqual(status, 1)
         self.assertIn("our result is wrong by inf", err)
@@ -99,9 +103,63 @@ class ComparePeersTest(unittest.TestCase):
                 continue
             with self.subTest(case.name):
                 inputs = make_inputs(case)
-                for peer in (Torch(), compare_peers.Ours()):
+                for peer in (Torch(), Ours()):
                     good, refused = compare_peers.usable_runs(peer, inputs, inputs.expected(), 1)
                     self.assertEqual((len(good), refused), (1, {}))
+
+
+class ModulesTest(unittest.TestCase):
+    def test_measures_modules(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "out.csv")
+            status, out, err = compare("--modules", "--cases", "n32-L9", "--threads", "1", "--csv", path,
+                                       "--peers", "original", "algebra", "multihead")
+            self.assertEqual((status, err), (0, ""))
+            rows = {row["case"]: row for row in csv.DictReader(path.read_text().splitlines())}
+        self.assertEqual(len(rows), 4)
+        for name, row in rows.items():
+            owed = {"original", "algebra"} if "shared" in name else {"original", "multihead"}
+            timed = {peer for peer in ("original", "algebra", "multihead") if row[f"ratio_{peer}"]}
+            self.assertEqual(timed, owed)
+            self.assertGreater(float(row["by_limit"]), 0.5)
+        self.assertIn("shared-n32-L9-e256-padding", out)
+
+    def test_other_peers_are_refused(self):
+        status, _, err = compare("--modules", "--peers", "openvino")
+        self.assertEqual(status, 2)
+        self.assertIn("--peers: expected some of original, algebra, compiled, multihead", err)
+
+    def test_a_class_that_does_not_compile_is_left_out(self):
+        case = dataclasses.replace(peer_module_cases.CASES[0], batch=1)
+        inputs = peer_module_cases.make_inputs(case)
+        row = peer_module_report.Row(case, 1)
+        err = io.StringIO()
+        with mock.patch("torch.compile", side_effect=RuntimeError("no compiler")), contextlib.redirect_stderr(err):
+            timers = compare_peers.peer_timers({"compiled": peer_modules.Compiled()}, inputs, None, row)
+        self.assertEqual((timers, row.forms), ({}, {"compiled": "left out"}))
+        self.assertIn("left out: no compiler", err.getvalue())
+
+    def test_operations_are_those_of_the_cheapest_order(self):
+        case = peer_module_cases.ModuleCase("shared_projection", 1, 1024, 512, 8, queries=1024)
+        attention, linear, head = 4 * 1024 * 1024 * 512, 2 * 1024 * 512 * 512, 2 * 1024 * 512 * 64
+        self.assertEqual(case.flops, attention + linear + head + 2 * 64**3 + 2 * 512 * 512 * 64)
+        one = dataclasses.replace(case, queries=1)
+        self.assertEqual(one.flops, (attention + linear) // 1024 + 3 * 2 * 512 * 64)
+        padded = dataclasses.replace(case, variant="full_projection", padding=True)
+        self.assertEqual(padded.flops, attention * 3 // 4 + 2 * linear + 2 * linear * 3 // 4)
+
+    def test_goals_are_geometric_means_over_all_of_their_cases(self):
+        first, second = peer_module_cases.CASES[:2]
+        goal = peer_module_cases.Goal("original", (first, second), Target(2, 4))
+        rows = [peer_module_report.Row(first, 1, ratios={"original": 2.0})]
+        self.assertIsNone(goal.value(rows))
+        rows.append(peer_module_report.Row(second, 1, ratios={"original": 8.0}, of_peak=0.5))
+        self.assertAlmostEqual(goal.value(rows), 4)
+        self.assertEqual(peer_module_report.goal_text(goal, goal.value(rows)),
+                         "original, 2 cases: 4, floor 2, aim 4: aim")
+        peak = peer_module_cases.Goal("peak", (second,), Target(1 / 1.45, 1 / 1.2))
+        self.assertEqual(peer_module_report.goal_text(peak, peak.value(rows)),
+                         f"peak, {second.name}: 2, floor 1.45, aim 1.2: below")
 
 
 class TimingTest(unittest.TestCase):

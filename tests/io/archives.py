@@ -9,12 +9,33 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+import reference_modules
+from reference_spec import VARIANTS
+
+FORMS = [(name, "separate") for name in VARIANTS] + [("full_projection", "single")]
+
+
+def make_class(variant, embed=8, heads=2, dtype=torch.float32):
+    torch.manual_seed(0)
+    cls = getattr(reference_modules, VARIANTS[variant].class_name)
+    return cls(embed, heads).to(dtype)
+
+
+def make_inputs(inputs="separate", dtype=torch.float32):
+    """Tensors that all differ, of different lengths where a forward takes more than one."""
+    torch.manual_seed(1)
+    lengths = (5,) if inputs == "single" else (5, 5, 3)
+    return [torch.randn(2, length, 8).to(dtype) for length in lengths]
+
+
+MASK = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 1, 1, 1]]).view(2, 1, 1, 5)
+
 
 def job(variant, weights, out, embed=None, heads=None, mask="required", inputs="separate",
-        freeze=False):
+        freeze=False, ops="portable"):
     """The command line of one `self-attention export`."""
     words = ["--variant", variant, "--weights", str(weights), "--out", str(out)]
-    words += ["--mask", mask, "--inputs", inputs]
+    words += ["--mask", mask, "--inputs", inputs, "--ops", ops]
     words += ["--embed", str(embed)] if embed else []
     words += ["--heads", str(heads)] if heads else []
     return words + (["--freeze"] if freeze else [])
@@ -40,3 +61,19 @@ def same_bits(actual, expected):
     nan = torch.isnan(expected)
     signs = torch.equal(torch.signbit(actual[~nan]), torch.signbit(expected[~nan]))
     return signs and bool(((actual == expected) | (nan & torch.isnan(actual))).all())
+
+
+def run_program(runner, archive, tensors, output):
+    """archive_runner.cpp with these inputs, expecting that output."""
+
+    class Holder(torch.nn.Module):
+        def forward(self):
+            return 0
+
+    holder = Holder()
+    for index, tensor in enumerate(tensors):
+        holder.register_buffer(f"input_{index}", tensor)
+    holder.register_buffer("output", output.detach())
+    path = archive.with_name("tensors.pt")
+    torch.jit.script(holder).save(path)
+    return subprocess.run([runner, archive, path], capture_output=True, text=True)

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <self_attention/self_attention.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +31,21 @@ class ExportTest : public ::testing::Test {
  private:
   io_test::TemporaryFolder folder_;
 };
+
+/// The schemas of all operators that forward runs.
+inline std::set<std::string> operators(const torch::jit::Module& module) {
+  std::set<std::string> schemas;
+  const auto graph = module.get_method("forward").graph()->copy();
+  torch::jit::Inline(*graph);
+  const std::function<void(const torch::jit::Block&)> visit = [&](const torch::jit::Block& block) {
+    for (const torch::jit::Node* node : block.nodes()) {
+      if (const auto* schema = node->maybeSchema()) schemas.insert(c10::toString(*schema));
+      for (const torch::jit::Block* inner : node->blocks()) visit(*inner);
+    }
+  };
+  visit(*graph->block());
+  return schemas;
+}
 
 /// forward of tensors; an undefined one is left out.
 inline torch::Tensor run(torch::jit::Module& module, const std::vector<torch::Tensor>& tensors) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/utils.h>
 #include <torch/version.h>
@@ -25,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::bit_equal;
+using testing::operators;
 using testing::run;
 using testing::throws;
 
@@ -44,21 +44,6 @@ class Archive : public testing::ExportTest {
     return io::read_tensor_index(io::InputFile(path(name))).metadata;
   }
 };
-
-/// The schemas of all operators that forward runs.
-std::set<std::string> operators(const torch::jit::Module& module) {
-  std::set<std::string> schemas;
-  const auto graph = module.get_method("forward").graph()->copy();
-  torch::jit::Inline(*graph);
-  const std::function<void(const torch::jit::Block&)> visit = [&](const torch::jit::Block& block) {
-    for (const torch::jit::Node* node : block.nodes()) {
-      if (const auto* schema = node->maybeSchema()) schemas.insert(c10::toString(*schema));
-      for (const torch::jit::Block* inner : node->blocks()) visit(*inner);
-    }
-  };
-  visit(*graph->block());
-  return schemas;
-}
 
 template <typename Holder>
 void add_operators(std::set<std::string>& schemas, const Holder& module, ScriptInputs inputs,
@@ -125,7 +110,8 @@ TEST_F(Archive, SaysWhatItIs) {
                                                        {"heads", "2"},
                                                        {"mask", "optional"},
                                                        {"inputs", "single"},
-                                                       {"frozen", "true"}};
+                                                       {"frozen", "true"},
+                                                       {"ops", "portable"}};
   EXPECT_EQ(metadata("a.pt"), expected);
 }
 

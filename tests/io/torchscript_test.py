@@ -13,30 +13,13 @@ import warnings
 from pathlib import Path
 
 import torch
-from archives import export_all, job, same_bits, write_weights
+from archives import (FORMS, MASK, export_all, job, make_class, make_inputs, run_program, same_bits,
+                      write_weights)
 
-import reference_modules
 from reference_spec import VARIANTS
 
 PROBE, TOOL, RUNNER = sys.argv[1:4]
 del sys.argv[1:4]
-FORMS = [(name, "separate") for name in VARIANTS] + [("full_projection", "single")]
-
-
-def make_class(variant, embed=8, heads=2, dtype=torch.float32):
-    torch.manual_seed(0)
-    cls = getattr(reference_modules, VARIANTS[variant].class_name)
-    return cls(embed, heads).to(dtype)
-
-
-def make_inputs(inputs="separate", dtype=torch.float32):
-    """Tensors that all differ, of different lengths where a forward takes more than one."""
-    torch.manual_seed(1)
-    lengths = (5,) if inputs == "single" else (5, 5, 3)
-    return [torch.randn(2, length, 8).to(dtype) for length in lengths]
-
-
-MASK = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 1, 1, 1]]).view(2, 1, 1, 5)
 
 
 def call_class(module, tensors, mask):
@@ -129,18 +112,7 @@ class Archives(ExportTest):
             for freeze in (False, True):
                 _, archive = self.archive(variant, inputs=inputs, freeze=freeze)
                 tensors = [*make_inputs(inputs), MASK]
-
-                class Holder(torch.nn.Module):
-                    def forward(self):
-                        return 0
-
-                holder = Holder()
-                for index, tensor in enumerate(tensors):
-                    holder.register_buffer(f"input_{index}", tensor)
-                holder.register_buffer("output", archive(*tensors).detach())
-                torch.jit.script(holder).save(self.folder / "tensors.pt")
-                run = subprocess.run([RUNNER, self.out, self.folder / "tensors.pt"],
-                                     capture_output=True, text=True)
+                run = run_program(RUNNER, self.out, tensors, archive(*tensors))
                 self.assertEqual((run.returncode, run.stderr), (0, ""), (variant, inputs, freeze))
 
     def test_first_calls_agree_R59(self):

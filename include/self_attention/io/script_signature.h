@@ -17,4 +17,10 @@ enum class ScriptInputs : std::uint8_t {
   kSingle,    ///< x, which stands for all three: FullProjectionAttention's self-attention
 };
 
+/// What the forward of an exported archive is made of.
+enum class ScriptOps : std::uint8_t {
+  kPortable,  ///< long-standing ATen operators: runs without this library
+  kFused,     ///< the module's functional form, an op of this library, which must be loaded first
+};
+
 }  // namespace self_attention

@@ -13,6 +13,8 @@ namespace self_attention {
 
 /// The form of an exported archive.
 struct SELF_ATTENTION_API ExportOptions {
+  /// kPortable archives run anywhere; kFused ones need this library and compute as a module does.
+  TORCH_ARG(ScriptOps, ops) = ScriptOps::kPortable;
   /// Whether forward takes a mask. kRequired and kNone give signatures of plain Tensors.
   TORCH_ARG(ScriptMask, mask) = ScriptMask::kRequired;
   /// kSingle is for FullProjectionAttention alone.
@@ -22,8 +24,8 @@ struct SELF_ATTENTION_API ExportOptions {
   TORCH_ARG(bool, freeze) = false;
 };
 
-/// Writes a module as a TorchScript archive, which torch.jit.load of Python, torch::jit::load of
-/// C++ and servers such as Triton run without this library.
+/// Writes a module as a TorchScript archive for torch.jit.load of Python, torch::jit::load of C++
+/// and servers such as Triton. A portable one runs without this library.
 ///
 /// forward takes the Python class's arguments in its order, then the mask:
 ///
@@ -37,20 +39,29 @@ struct SELF_ATTENTION_API ExportOptions {
 /// their dtype; load the archive with a device to run it elsewhere. The archive may be converted to
 /// another dtype after loading, float16 masks included.
 ///
-/// On one machine, LibTorch and thread count outputs and gradients are equal to those of the module
-/// with Backend::Eager to the bit, from the first call on and after TorchScript has optimised the
-/// code; those of a frozen archive to a module's whose parameters require no gradient. On CUDA
-/// TorchScript may fuse operations, and under autocast it casts by lists of its own; both round
-/// differently.
+/// Portable archives. On one machine, LibTorch and thread count outputs and gradients are equal to
+/// those of the module with Backend::Eager to the bit, from the first call on and after TorchScript
+/// has optimised the code; those of a frozen archive to a module's whose parameters require no
+/// gradient. On CUDA TorchScript may fuse operations, and under autocast it casts by lists of its
+/// own; both round differently.
 ///
-/// Unlike the module, an archive never warns, leaves dtypes and devices that do not fit to
-/// LibTorch's own errors, and throws torch::jit::JITException for what it refuses itself.
+/// Unlike the module, such an archive never warns, leaves dtypes and devices that do not fit to
+/// LibTorch's own errors, and throws torch::jit::JITException for what it refuses itself. Its code
+/// uses long-standing ATen operators only, none of this library.
 ///
-/// The code uses long-standing ATen operators only, none of this library. An extra file,
-/// `self_attention.json`, holds versions, sizes and options; `self-attention inspect` shows it.
+/// Fused archives. forward is one call of the module's functional form, as
+/// self_attention::shared_projection_attention, whose outputs, gradients, warnings and errors it
+/// has: those of the module with Backend::Auto. is_causal is taken from the module. The library
+/// must be loaded before the archive: by torch.ops.load_library("libself_attention.so") in Python,
+/// by linking SelfAttention::self_attention in C++, by LD_PRELOAD for a server. Where it is not,
+/// loading fails with "Unknown builtin op", in a file whose name tells what to load.
+///
+/// An extra file, `self_attention.json`, holds versions, sizes, options and what must be loaded;
+/// `self-attention inspect` shows it.
 ///
 /// Throws c10::ValueError and c10::TypeError, before anything is written, for kSingle with another
-/// module and for parameters that do not fit one another or have no data. Throws c10::ValueError
+/// module, for kPortable with a module that is causal, whose mask an archive takes as an argument,
+/// and for parameters that do not fit one another or have no data. Throws c10::ValueError
 /// where the file cannot be written: it appears whole or not at all, an older one is replaced.
 /// Takes memory for a copy of parameters that are not on the CPU or are views of larger storages.
 ///

@@ -18,6 +18,7 @@
 #include "io/tensor_index.h"
 #include "io/text.h"
 #include "io/torch_types.h"
+#include "io/torchscript_fused.h"
 #include "tools/export/triton_config.h"
 #include "tools/inspect/module_match.h"
 
@@ -37,6 +38,14 @@ ScriptVariant variant_from(const std::string& name) {
 ScriptMask mask_from(const std::string& name) {
   if (name == "none") return ScriptMask::kNone;
   return name == "optional" ? ScriptMask::kOptional : ScriptMask::kRequired;
+}
+
+ScriptInputs inputs_from(const std::string& name) {
+  return name == "single" ? ScriptInputs::kSingle : ScriptInputs::kSeparate;
+}
+
+ScriptOps ops_from(const std::string& name) {
+  return name == "fused" ? ScriptOps::kFused : ScriptOps::kPortable;
 }
 
 /// What the weights tell, with what the command line says instead.
@@ -127,11 +136,11 @@ Writer loaded(const ExportRequest& request, const Weights& weights, const Export
 }
 
 Writer load_module(const ExportRequest& request, const Weights& weights) {
-  const auto options =
-      ExportOptions()
-          .mask(mask_from(request.mask))
-          .inputs(request.inputs == "single" ? ScriptInputs::kSingle : ScriptInputs::kSeparate)
-          .freeze(request.freeze);
+  const auto options = ExportOptions()
+                           .ops(ops_from(request.ops))
+                           .mask(mask_from(request.mask))
+                           .inputs(inputs_from(request.inputs))
+                           .freeze(request.freeze);
   switch (variant_from(request.variant)) {
     case ScriptVariant::kFullProjection:
       return loaded<FullProjectionAttention>(request, weights, options);
@@ -206,18 +215,18 @@ std::string write_all(const ExportRequest& request) {
         request.variant));
   }
   const Weights weights = read_weights(request);
-  const TritonModel model = {
-      request.triton_name.empty() ? request.variant : request.triton_name,
-      {variant, weights.embed, weights.heads, mask_from(request.mask),
-       request.inputs == "single" ? ScriptInputs::kSingle : ScriptInputs::kSeparate},
-      weights.dtype,
-      request.max_batch_size};
+  const TritonModel model = {request.triton_name.empty() ? request.variant : request.triton_name,
+                             {variant, weights.embed, weights.heads, mask_from(request.mask),
+                              inputs_from(request.inputs), ops_from(request.ops)},
+                             weights.dtype,
+                             request.max_batch_size};
   if (!request.triton.empty()) check_servable(model);
   const Writer write = load_module(request, weights);
   std::string report =
       fmt::format("{}: embed {}, heads {}, {}, forward({})\n", io::module_name(variant),
                   weights.embed, weights.heads, io::element_name(weights.dtype),
                   fmt::join(io::script_arguments(model.form), ", "));
+  if (model.form.ops == ScriptOps::kFused) report += fmt::format("needs {}\n", io::kFusedNeeds);
   if (!request.out.empty()) {
     write(request.out);
     report += fmt::format("wrote {}\n", request.out);
@@ -229,8 +238,7 @@ std::string write_all(const ExportRequest& request) {
 }  // namespace
 
 CLI::App* add_export_command(CLI::App& app, ExportRequest& request) {
-  CLI::App* command = app.add_subcommand(
-      "export", "Writes weights as a TorchScript archive, which runs without this library");
+  CLI::App* command = app.add_subcommand("export", "Writes weights as a TorchScript archive");
   command->add_option("--variant", request.variant, "The module")
       ->required()
       ->check(CLI::IsMember({"shared_projection", "full_projection", "inferred_length"}));
@@ -248,6 +256,11 @@ CLI::App* add_export_command(CLI::App& app, ExportRequest& request) {
       ->check(CLI::PositiveNumber);
   command->add_option("--mask", request.mask, "Whether forward takes a mask")
       ->check(CLI::IsMember({"required", "none", "optional"}))
+      ->capture_default_str();
+  command
+      ->add_option("--ops", request.ops,
+                   "portable: runs without this library; fused: calls its ops, which need it")
+      ->check(CLI::IsMember({"portable", "fused"}))
       ->capture_default_str();
   command
       ->add_option("--inputs", request.inputs,

@@ -19,6 +19,7 @@ struct ExportRequest {
   std::int64_t heads = 0;  ///< 0: told by the weights
   std::string mask = "required";
   std::string inputs = "separate";
+  std::string ops = "portable";
   bool freeze = false;
   std::string out;     ///< the archive, empty for none
   std::string triton;  ///< the model repository, empty for none

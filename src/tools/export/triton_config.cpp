@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/text.h"
+#include "io/torchscript_fused.h"
 
 namespace self_attention::exporting {
 namespace {
@@ -114,7 +115,9 @@ std::string triton_config(const TritonModel& model) {
         input.name, input.type, dims_text(input.warm_up)));
   }
   const Dims output = with_batch(model, kVariable, {kVariable, model.form.embed});
+  const bool needs_library = model.form.ops == ScriptOps::kFused;
   return fmt::format(
+      "{}"
       "name: \"{}\"\n"
       "platform: \"pytorch_libtorch\"\n"
       "backend: \"pytorch\"\n"
@@ -124,8 +127,9 @@ std::string triton_config(const TritonModel& model) {
       "{}"
       "model_warmup [\n  {{\n    name: \"first_calls\"\n    batch_size: 1\n    count: {}\n{}\n"
       "  }}\n]\n",
-      model.name, model.max_batch_size, fmt::join(entries, ",\n"), triton_type(model.dtype),
-      dims_text(output), model.max_batch_size > 0 ? "dynamic_batching { }\n" : "", kWarmUpCalls,
+      needs_library ? fmt::format("# needs {}\n", io::kFusedNeeds) : "", model.name,
+      model.max_batch_size, fmt::join(entries, ",\n"), triton_type(model.dtype), dims_text(output),
+      model.max_batch_size > 0 ? "dynamic_batching { }\n" : "", kWarmUpCalls,
       fmt::join(warm_up, "\n"));
 }
 

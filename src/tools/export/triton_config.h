@@ -22,6 +22,7 @@ void check_servable(const TritonModel& model);
 
 /// The text of the model's config.pbtxt: inputs under the names of forward's arguments, variable
 /// lengths, batching along N, and the calls that warm the model up. A mask is bool and of rank 4.
+/// For fused ops a comment names the library, which the server has no field for.
 std::string triton_config(const TritonModel& model);
 
 }  // namespace self_attention::exporting

@@ -1,0 +1,117 @@
+"""Archives that call the library's ops, with the library and without:
+torchscript_fused_test.py TORCHSCRIPT_PROBE SELF_ATTENTION_BINARY FUSED_ARCHIVE_RUNNER ARCHIVE_RUNNER LIBRARY
+"""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+from archives import (FORMS, MASK, export_all, job, make_class, make_inputs, run_program, same_bits,
+                      write_weights)
+
+PROBE, TOOL, RUNNER, BARE_RUNNER, LIBRARY = sys.argv[1:6]
+del sys.argv[1:6]
+torch.ops.load_library(LIBRARY)
+OPS = torch.ops.self_attention
+
+
+def call_op(variant, module, tensors, mask):
+    """The functional form of the class."""
+    tensors = tensors if len(tensors) == 3 else (*tensors, None, None)
+    return getattr(OPS, f"{variant}_attention")(*tensors, mask, *module.parameters(), 2)
+
+
+class FusedTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.out = self.folder / "model.pt"
+
+    def export(self, variant, **form):
+        """The class, and the archive in self.out."""
+        module = make_class(variant)
+        weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
+        words = job(variant, weights, self.out, 8, 2, ops="fused", **form)
+        self.assertEqual(export_all(PROBE, [words]), ["ok"])
+        return module
+
+    def test_an_archive_is_the_op_in_every_form(self):
+        for variant, inputs in FORMS:
+            for mask in ("required", "none", "optional"):
+                for freeze in (False, True):
+                    with self.subTest(variant, inputs=inputs, mask=mask, freeze=freeze):
+                        module = self.export(variant, inputs=inputs, mask=mask, freeze=freeze)
+                        archive = torch.jit.load(self.out)
+                        self.assertEqual(torch.jit.export_opnames(archive), [f"self_attention::{variant}_attention"])
+                        tensors = make_inputs(inputs)
+                        given = {"required": [MASK], "none": [None], "optional": [MASK, None]}[mask]
+                        for one in given:
+                            arguments = [*tensors, *([] if one is None else [one])]
+                            with torch.no_grad():
+                                expected = call_op(variant, module, tensors, one)
+                                for _ in range(3):
+                                    self.assertTrue(same_bits(archive(*arguments), expected))
+
+    def test_arguments_and_parameters_have_their_names(self):
+        module = self.export("inferred_length", mask="optional")
+        archive = torch.jit.load(self.out)
+        self.assertIn("Tensor values, Tensor keys, Tensor queries, Tensor? mask=None", str(archive.forward.schema))
+        self.assertEqual(list(archive.state_dict()), list(module.state_dict()))
+
+    def test_a_program_that_links_the_library_runs_them(self):
+        for variant, inputs in FORMS:
+            for freeze in (False, True):
+                self.export(variant, inputs=inputs, freeze=freeze)
+                tensors = [*make_inputs(inputs), MASK]
+                output = torch.jit.load(self.out)(*tensors)
+                run = run_program(RUNNER, self.out, tensors, output)
+                self.assertEqual((run.returncode, run.stderr), (0, ""), (variant, inputs, freeze))
+
+    def test_without_the_library_the_error_tells_what_to_load(self):
+        load = "import sys, torch; torch.jit.load(sys.argv[1])"
+        for freeze in (False, True):
+            self.export("shared_projection", freeze=freeze)
+            commands = [[BARE_RUNNER, self.out, self.out], [sys.executable, "-c", load, self.out]]
+            for command in commands[: 1 if freeze else 2]:
+                run = subprocess.run(command, capture_output=True, text=True)
+                self.assertNotEqual(run.returncode, 0)
+                self.assertIn("Unknown builtin op: self_attention::shared_projection_attention", run.stderr)
+                self.assertIn("load_libself_attention_so_before_this_archive", run.stderr)
+
+    def test_python_freezes_saves_and_trains_them(self):
+        module = self.export("shared_projection")
+        archive = torch.jit.load(self.out)
+        tensors = make_inputs()
+        for _ in range(3):
+            found, expected = (
+                torch.autograd.grad(output.square().sum(), list(model.parameters()))
+                for model, output in ((archive, archive(*tensors, MASK)),
+                                      (module, call_op("shared_projection", module, tensors, MASK)))
+            )
+            self.assertTrue(all(map(same_bits, found, expected)))
+        frozen = torch.jit.freeze(archive.eval())
+        frozen.save(self.folder / "frozen.pt")
+        again = torch.jit.load(self.folder / "frozen.pt")
+        with torch.no_grad():
+            self.assertTrue(same_bits(again(*tensors, MASK), archive(*tensors, MASK)))
+
+    def test_the_command_and_inspect_tell_what_to_load(self):
+        module = make_class("shared_projection")
+        weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
+        words = [TOOL, "export", "--variant", "shared_projection", "--weights", weights, "--ops", "fused"]
+        told = subprocess.run([*words, "--out", self.out, "--triton", self.folder / "models"],
+                              capture_output=True, text=True, check=True).stdout
+        self.assertIn("\nneeds libself_attention.so, loaded before the archive", told)
+        shown = subprocess.run([TOOL, "inspect", self.out], capture_output=True, text=True, check=True).stdout
+        self.assertIn('metadata "ops": "fused"', shown)
+        self.assertIn('metadata "needs": "libself_attention.so, loaded before', shown)
+        config = (self.folder / "models" / "shared_projection" / "config.pbtxt").read_text()
+        self.assertRegex(config, r"\A# needs libself_attention.so.*LD_PRELOAD.*\nname: ")
+
+
+if __name__ == "__main__":
+    unittest.main()
