@@ -15,6 +15,7 @@ import torch
 
 torch.ops.load_library(sys.argv.pop(1))
 SHAPES, SEEDS = 100, 20
+GRADIENT_SHAPES = 50
 
 
 def formula(query, key, value, keep, scale):
@@ -26,34 +27,63 @@ def formula(query, key, value, keep, scale):
     return torch.softmax(scores * scale, -1) @ value
 
 
-def make_shapes():
+def make_shapes(count):
     random.seed(0)
-    for i in range(SHAPES):
+    for i in range(count):
         size = 1 if i % 5 == 0 else random.randint(2, 150)
         keys, head_dim = random.randint(1, 600), random.choice((3, 8, 16, 32, 64, 80, 128))
         yield size, keys, head_dim, 1 + i % 8, i % 3 == 1
 
 
-def errors(dtype, shape, seed):
-    """The largest errors of the op and of the formula."""
+def fused(query, key, value, keep, scale):
+    return torch.ops.self_attention.attention(query, key, value, keep, scale=scale)
+
+
+def make_inputs(dtype, shape, seed):
+    """Query, key and value, a mask or None, and the scale."""
     queries, keys, head_dim, magnitude, masked = shape
     batch = max(1, 32 // queries)
     torch.manual_seed(seed)
-    query, key, value = (
+    tensors = [
         (magnitude * torch.randn(batch, 2, length, head_dim)).to(dtype) for length in (queries, keys, keys)
-    )
+    ]
     keep = torch.rand(1, 1, 1, keys) > 0.3 if masked else None
-    scale = 1 / math.sqrt(head_dim)
-    right = formula(query.double(), key.double(), value.double(), keep, scale)
-    ours = torch.ops.self_attention.attention(query, key, value, keep, scale=scale)
-    return ((result.double() - right).abs().max().item() for result in (ours, formula(query, key, value, keep, scale)))
+    return tensors, keep, 1 / math.sqrt(head_dim)
+
+
+def largest_error(result, right):
+    return (result.double() - right).abs().max().item()
+
+
+def errors(dtype, shape, seed):
+    """The largest errors of the op and of the formula."""
+    tensors, *rest = make_inputs(dtype, shape, seed)
+    right = formula(*(tensor.double() for tensor in tensors), *rest)
+    return (largest_error(function(*tensors, *rest), right) for function in (fused, formula))
+
+
+def gradient_errors(shape, seed):
+    """(the op's largest error, the formula's, the largest gradient) for query, key and value."""
+    tensors, *rest = make_inputs(torch.float32, shape, seed)
+    cotangent = torch.randn_like(tensors[0])
+
+    def gradients(function, dtype):
+        leaves = [tensor.to(dtype).detach().requires_grad_() for tensor in tensors]
+        return torch.autograd.grad(function(*leaves, *rest), leaves, cotangent.to(dtype))
+
+    right = gradients(formula, torch.float64)
+    ours, formulas = (gradients(function, torch.float32) for function in (fused, formula))
+    return [
+        (largest_error(a, exact), largest_error(b, exact), exact.abs().max().item())
+        for a, b, exact in zip(ours, formulas, right)
+    ]
 
 
 class Accuracy(unittest.TestCase):
     def measure(self, dtype):
         """Ratios of the largest error of a shape, and of every single case."""
         pooled, single = [], []
-        for shape in make_shapes():
+        for shape in make_shapes(SHAPES):
             pairs = [tuple(errors(dtype, shape, seed)) for seed in range(SEEDS)]
             ours, formulas = (max(column) for column in zip(*pairs))
             pooled.append((ours / max(formulas, 1e-30) if ours > 0 else 0.0, shape))
@@ -71,6 +101,21 @@ class Accuracy(unittest.TestCase):
         for dtype in (torch.bfloat16, torch.float16):
             worst, _ = self.measure(dtype)
             self.assertLessEqual(worst, 1.0)
+
+    def test_gradients(self):
+        pooled, single = [], []
+        for shape in make_shapes(GRADIENT_SHAPES):
+            cases = [gradient_errors(shape, seed) for seed in range(SEEDS)]
+            for of_input in zip(*cases):
+                single += [a / b for a, b, _ in of_input if b > 0]
+                ours, formulas, largest = (max(column) for column in zip(*of_input))
+                self.assertLessEqual(ours, 4 * formulas + 4 * 2**-24 * largest, shape)
+                pooled.append(ours / max(formulas, 1e-30) if ours > 0 else 0.0)
+        within = statistics.quantiles(pooled, n=20)[-1]
+        median = statistics.median(single)
+        print(f"gradients: worst {max(pooled):.3f}, 95 % within {within:.3f}, median case {median:.3f}")
+        self.assertLessEqual(within, 2.5)
+        self.assertLessEqual(median, 1.1)
 
 
 if __name__ == "__main__":

@@ -66,8 +66,6 @@ class BlockTask : public HeadTask {
   }
 
  protected:
-  /// Up to here LibTorch's own products are more exact than one long sum, and ours should be.
-  static constexpr std::size_t kFewKeys = 11;
   /// Bytes of keys and values that are packed at once.
   static constexpr std::size_t kPartBytes = std::size_t{1} << 21;
 
@@ -215,6 +213,14 @@ class BlockTask : public HeadTask {
     return group * rows / groups;
   }
 
+  /// Where LibTorch's own products are more exact than one long sum, and ours should be: of few
+  /// keys, and of few queries, which come here for their gradients alone.
+  bool SumsInPieces() const {
+    constexpr std::size_t kFewKeys = 11;
+    return key_count_ <= kFewKeys ||
+           (problem_.row_maxima != nullptr && problem_.query_length <= kFewQueries);
+  }
+
   /// Rows by the panels of a block of keys; the results go `offset` behind the rows' scores.
   void MultiplyKeys(const LeftRows& left, const float* panels, std::span<const RowScores> scores,
                     std::ptrdiff_t offset = 0) const {
@@ -234,7 +240,7 @@ class BlockTask : public HeadTask {
                                  .c_stride = kScoreStride};
         const std::size_t count = GroupStart(group + 1, groups, rows) - start;
         const std::size_t columns = std::min(kPanel, first.width - key);
-        if (key_count_ <= kFewKeys) {
+        if (SumsInPieces()) {
           MultiplyInPieces(count, columns, product);
         } else {
           Multiply(count, columns, product);

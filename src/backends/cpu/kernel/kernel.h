@@ -10,6 +10,9 @@
 
 namespace self_attention::cpu {
 
+/// Up to here each query reads keys and values itself, which costs less than packing them.
+inline constexpr std::size_t kFewQueries = 4;
+
 /// Keys that one query is computed over at once when it has its own path.
 inline constexpr std::size_t kKeysPerChunk = 512;
 

@@ -6,8 +6,6 @@
 namespace self_attention::cpu {
 namespace {
 
-/// Up to here each query reads keys and values itself, which costs less than packing them.
-constexpr std::size_t kFewQueries = 4;
 /// Packing keys and values again for fewer queries would cost too much.
 constexpr std::size_t kSmallestPiece = 192;
 constexpr std::size_t kLargestPiece = 1024;
@@ -28,8 +26,10 @@ Schedule::Schedule(const AttentionProblem& problem, const Kernel& kernel, std::s
   const std::size_t queries = problem.query_length;
   // Some tasks more than threads, so that none waits long for the last one.
   const std::size_t wanted = threads > 1 ? 4 * threads : 1;
-  if (queries <= kFewQueries && problem.key_length > 0 && has_rows(problem.key, problem.head_dim) &&
-      has_rows(problem.value, problem.value_dim)) {
+  // Gradients compute the scores again, and their last bits must be those of the maxima and sums.
+  const bool kept_for_gradients = problem.row_maxima != nullptr;
+  if (queries <= kFewQueries && !kept_for_gradients && problem.key_length > 0 &&
+      has_rows(problem.key, problem.head_dim) && has_rows(problem.value, problem.value_dim)) {
     chunks_ = (problem.key_length + kKeysPerChunk - 1) / kKeysPerChunk;
     rows_.resize(head_count_ * queries * chunks_);
     const bool shares = problem.mask.data == nullptr || problem.mask.strides[1] == 0;
