@@ -14,25 +14,19 @@ namespace {
 using torch::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-Tensor shared_projection_attention(const Tensor& values, const Tensor& keys, const Tensor& query,
-                                   const OptionalTensor& mask, const Tensor& values_weight,
-                                   const Tensor& keys_weight, const Tensor& queries_weight,
-                                   const Tensor& fc_out_weight, const Tensor& fc_out_bias,
-                                   int64_t heads, bool is_causal) {
-  return functional::shared_projection_attention(
-      values, keys, query, mask.value_or(Tensor()), values_weight, keys_weight, queries_weight,
-      fc_out_weight, fc_out_bias, heads, Backend::Auto, is_causal);
+/// Of the two modules whose heads share projections.
+template <const auto& kFunctional>
+Tensor shared_heads(const Tensor& values, const Tensor& keys, const Tensor& query,
+                    const OptionalTensor& mask, const Tensor& values_weight,
+                    const Tensor& keys_weight, const Tensor& queries_weight,
+                    const Tensor& fc_out_weight, const Tensor& fc_out_bias, int64_t heads,
+                    bool is_causal) {
+  return kFunctional(values, keys, query, mask.value_or(Tensor()), values_weight, keys_weight,
+                     queries_weight, fc_out_weight, fc_out_bias, heads, Backend::Auto, is_causal);
 }
 
-Tensor inferred_length_attention(const Tensor& values, const Tensor& keys, const Tensor& queries,
-                                 const OptionalTensor& mask, const Tensor& values_weight,
-                                 const Tensor& keys_weight, const Tensor& queries_weight,
-                                 const Tensor& fc_out_weight, const Tensor& fc_out_bias,
-                                 int64_t heads, bool is_causal) {
-  return functional::inferred_length_attention(
-      values, keys, queries, mask.value_or(Tensor()), values_weight, keys_weight, queries_weight,
-      fc_out_weight, fc_out_bias, heads, Backend::Auto, is_causal);
-}
+constexpr auto& shared_projection_attention = shared_heads<functional::shared_projection_attention>;
+constexpr auto& inferred_length_attention = shared_heads<functional::inferred_length_attention>;
 
 Tensor full_projection_attention(const Tensor& values, const OptionalTensor& keys,
                                  const OptionalTensor& query, const OptionalTensor& mask,

@@ -23,8 +23,7 @@ torch::Tensor call_attention(const AttentionArguments& arguments) {
           .typed<torch::Tensor(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
                                const std::optional<torch::Tensor>&, double, bool)>();
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  return op.call(query, key, value, mask.defined() ? std::optional(mask) : std::nullopt, scale,
-                 is_causal);
+  return op.call(query, key, value, arguments.optional_mask(), scale, is_causal);
 }
 
 bool records_gradients(const AttentionArguments& arguments) {

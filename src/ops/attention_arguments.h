@@ -2,10 +2,26 @@
 
 #include <torch/types.h>
 
+#include <optional>
+#include <utility>
+
 namespace self_attention {
 
-/// The arguments of the op `self_attention::attention`.
+/// The arguments of the op `self_attention::attention`, as ops take them and as C++ does.
 struct AttentionArguments {
+  AttentionArguments(torch::Tensor query_, torch::Tensor key_, torch::Tensor value_,
+                     const std::optional<torch::Tensor>& mask_, double scale_, bool is_causal_)
+      : query(std::move(query_)),
+        key(std::move(key_)),
+        value(std::move(value_)),
+        mask(mask_.value_or(torch::Tensor())),
+        scale(scale_),
+        is_causal(is_causal_) {}
+
+  std::optional<torch::Tensor> optional_mask() const {
+    return mask.defined() ? std::optional(mask) : std::nullopt;
+  }
+
   torch::Tensor query;  ///< (N, H, Q, d)
   torch::Tensor key;    ///< (N, H, K, d)
   torch::Tensor value;  ///< (N, H, K, dv)

@@ -53,8 +53,7 @@ void check_result(const AttentionArguments& arguments, const AttentionResult& re
 
 ThreeTensors with_sums_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
                            const OptionalTensor& mask, double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   check_eligible(arguments, "attention");
   const AttentionResult result = cpu::attention_with_sums(arguments);
   return {result.output, result.row_maxima, result.row_sums};
@@ -62,8 +61,7 @@ ThreeTensors with_sums_cpu(const Tensor& query, const Tensor& key, const Tensor&
 
 ThreeTensors with_sums_meta(const Tensor& query, const Tensor& key, const Tensor& value,
                             const OptionalTensor& mask, double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   check_attention(arguments);
   const AttentionResult result = empty_attention_result(arguments);
   return {result.output, result.row_maxima, result.row_sums};
@@ -73,8 +71,7 @@ ThreeTensors backward_cpu(const Tensor& grad_output, const Tensor& query, const 
                           const Tensor& value, const OptionalTensor& mask, const Tensor& output,
                           const Tensor& row_maxima, const Tensor& row_sums, double scale,
                           bool is_causal, std::array<bool, 3> output_mask) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   check_eligible(arguments, kWho);
   const AttentionResult result = {output, row_maxima, row_sums};
   check_result(arguments, result, grad_output);
@@ -88,8 +85,7 @@ ThreeTensors backward_meta(const Tensor& grad_output, const Tensor& query, const
                            const Tensor& value, const OptionalTensor& mask, const Tensor& output,
                            const Tensor& row_maxima, const Tensor& row_sums, double scale,
                            bool is_causal, std::array<bool, 3> output_mask) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   check_attention(arguments);
   check_result(arguments, {output, row_maxima, row_sums}, grad_output);
   const auto gradient = [&](const Tensor& input, bool wanted) {
@@ -127,8 +123,8 @@ AttentionResult call_attention_with_sums(const AttentionArguments& arguments) {
                              .findSchemaOrThrow("self_attention::_attention_with_sums", "")
                              .typed<decltype(with_sums_cpu)>();
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  auto [output, row_maxima, row_sums] = op.call(
-      query, key, value, mask.defined() ? std::optional(mask) : std::nullopt, scale, is_causal);
+  auto [output, row_maxima, row_sums] =
+      op.call(query, key, value, arguments.optional_mask(), scale, is_causal);
   return {std::move(output), std::move(row_maxima), std::move(row_sums)};
 }
 
@@ -141,8 +137,8 @@ std::array<Tensor, 3> call_attention_backward(const AttentionArguments& argument
                              .typed<decltype(backward_cpu)>();
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
   auto [grad_query, grad_key, grad_value] =
-      op.call(grad_output, query, key, value, mask.defined() ? std::optional(mask) : std::nullopt,
-              result.output, result.row_maxima, result.row_sums, scale, is_causal, wanted);
+      op.call(grad_output, query, key, value, arguments.optional_mask(), result.output,
+              result.row_maxima, result.row_sums, scale, is_causal, wanted);
   return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
 }
 

@@ -16,19 +16,17 @@ using OptionalTensor = std::optional<Tensor>;
 Tensor widened(const Tensor& query, const Tensor& key, const Tensor& value,
                const OptionalTensor& mask, double scale, bool is_causal) {
   const auto type = query.scalar_type();
-  return call_attention(
-      {query, key.to(type), value.to(type), mask.value_or(Tensor()), scale, is_causal});
+  return call_attention({query, key.to(type), value.to(type), mask, scale, is_causal});
 }
 
 Tensor checked_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
                    const OptionalTensor& mask, double scale, bool is_causal) {
-  return cpu::attention({query, key, value, mask.value_or(Tensor()), scale, is_causal});
+  return cpu::attention({query, key, value, mask, scale, is_causal});
 }
 
 Tensor checked_autograd(const Tensor& query, const Tensor& key, const Tensor& value,
                         const OptionalTensor& mask, double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   if (records_gradients(arguments) || needs_formula(arguments)) {
     return widened(query, key, value, mask, scale, is_causal);
   }
@@ -64,8 +62,7 @@ Tensor call_checked_attention(const AttentionArguments& arguments) {
                              .typed<Tensor(const Tensor&, const Tensor&, const Tensor&,
                                            const OptionalTensor&, double, bool)>();
   const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  return op.call(query, key, value, mask.defined() ? std::optional(mask) : std::nullopt, scale,
-                 is_causal);
+  return op.call(query, key, value, arguments.optional_mask(), scale, is_causal);
 }
 
 }  // namespace self_attention

@@ -41,8 +41,6 @@ inline std::ostream& operator<<(std::ostream& out, const Case& c) {
              << " mask " << static_cast<int>(c.mask) << " causal " << c.causal;
 }
 
-inline std::size_t element_bytes(ElementKind kind) { return kind == ElementKind::kFloat32 ? 4 : 2; }
-
 inline void write_element(float value, ElementKind kind, std::byte* to) {
   if (kind == ElementKind::kFloat32) {
     std::memcpy(to, &value, sizeof(value));

@@ -18,8 +18,7 @@ torch::Tensor attention_autocast(const torch::Tensor& query, const torch::Tensor
   const auto cast = [&](const torch::Tensor& tensor) {
     return at::autocast::cached_cast(type, tensor, kDevice);
   };
-  return call_attention(
-      {cast(query), cast(key), cast(value), mask.value_or(torch::Tensor()), scale, is_causal});
+  return call_attention({cast(query), cast(key), cast(value), mask, scale, is_causal});
 }
 
 TORCH_LIBRARY_IMPL(self_attention, AutocastCPU, library) {

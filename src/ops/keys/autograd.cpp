@@ -27,13 +27,12 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
                           const Variable& value, const std::optional<torch::Tensor>& mask,
                           double scale, bool is_causal) {
-    const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
-                                          scale, is_causal};
+    const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
     context->saved_data["scale"] = scale;
     context->saved_data["is_causal"] = is_causal;
-    check_attention(arguments);
     const at::AutoDispatchBelowADInplaceOrView guard;
-    const bool fused = cpu::ineligible_because(query, key.size(2), scale).empty();
+    // Either op checks the arguments.
+    const bool fused = key.dim() == 4 && cpu::ineligible_because(query, key.size(2), scale).empty();
     const AttentionResult result =
         fused ? call_attention_with_sums(arguments)
               : AttentionResult{call_attention(arguments), torch::Tensor(), torch::Tensor()};
@@ -88,8 +87,7 @@ torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor
                                  const torch::Tensor& value,
                                  const std::optional<torch::Tensor>& mask, double scale,
                                  bool is_causal) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   if (needs_formula(arguments)) {
     check_attention(arguments);
     return reference::attention(arguments);

@@ -10,8 +10,7 @@ torch::Tensor attention_batched(const torch::Tensor& query, const torch::Tensor&
                                 const torch::Tensor& value,
                                 const std::optional<torch::Tensor>& mask, double scale,
                                 bool is_causal) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   check_attention(arguments);
   return reference::attention(arguments);
 }

@@ -10,8 +10,7 @@ namespace {
 torch::Tensor attention_meta(const torch::Tensor& query, const torch::Tensor& key,
                              const torch::Tensor& value, const std::optional<torch::Tensor>& mask,
                              double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key,      value, mask.value_or(torch::Tensor()),
-                                        scale, is_causal};
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
   check_attention(arguments);
   return empty_result(arguments);
 }

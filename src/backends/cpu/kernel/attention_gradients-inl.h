@@ -30,8 +30,6 @@ struct RowGradient {
 HWY_INLINE void ToScoreGradients(const RowScores& row, const RowGradient& saved, float factor,
                                  float scale, std::ptrdiff_t offset) {
   const F32 d;
-  const U32 du;
-  const hn::Rebind<std::uint8_t, F32> d8;
   const Floats max = hn::Set(d, saved.max);
   const Floats factors = hn::Set(d, factor);
   const Floats inverse = hn::Set(d, saved.inverse_sum);
@@ -46,16 +44,7 @@ HWY_INLINE void ToScoreGradients(const RowScores& row, const RowGradient& saved,
     }
     const std::size_t rest = row.count - i;
     auto kept = hn::FirstN(d, rest);
-    if (row.keep != nullptr) {
-      HWY_ALIGN std::uint8_t tail[kLanes];
-      const std::uint8_t* keep = row.keep + i;
-      if (rest < kLanes) {
-        CopyTail(keep, rest, tail);
-        keep = tail;
-      }
-      const auto bytes = hn::PromoteTo(du, hn::LoadU(d8, keep));
-      kept = hn::And(kept, hn::RebindMask(d, hn::Ne(bytes, hn::Zero(du))));
-    }
+    if (row.keep != nullptr) kept = hn::AndNot(MaskedLanes(row.keep + i, rest), kept);
     const Floats power = hn::Mul(hn::Sub(hn::Load(d, scores), max), factors);
     const Floats weight = hn::IfThenElseZero(kept, hn::Mul(Exp2(d, power), inverse));
     const Floats gradient = hn::Mul(weight, hn::Sub(hn::Load(d, scores + offset), delta));
@@ -324,7 +313,7 @@ class GradientTask : public BlockTask {
   void StoreGradient(const float* from, std::size_t count, const OutputView& to,
                      std::size_t row) const {
     if (to.data == nullptr) return;
-    const std::int64_t element = problem_.kind == ElementKind::kFloat32 ? 4 : 2;
+    const std::int64_t element = element_bytes(problem_.kind);
     const std::int64_t offset = static_cast<std::int64_t>(head_.batch) * to.strides[0] +
                                 static_cast<std::int64_t>(head_.head) * to.strides[1] +
                                 static_cast<std::int64_t>(row) * to.strides[2];

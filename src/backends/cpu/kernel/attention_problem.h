@@ -9,6 +9,10 @@ namespace self_attention::cpu {
 /// Element types of tensors.
 enum class ElementKind : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
 
+constexpr std::int64_t element_bytes(ElementKind kind) {
+  return kind == ElementKind::kFloat32 ? 4 : 2;
+}
+
 /// Batch, head, row, column; in elements.
 using Strides = std::array<std::int64_t, 4>;
 

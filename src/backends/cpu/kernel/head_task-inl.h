@@ -35,7 +35,7 @@ class HeadTask {
         mask_(problem.mask, head.batch, head.head),
         factor_(problem.scale * 1.44269504088896340736F),
         first_row_((head.batch * problem.heads + head.head) * problem.query_length) {
-    const std::int64_t element = problem.row_kind() == ElementKind::kFloat32 ? 4 : 2;
+    const std::int64_t element = element_bytes(problem.row_kind());
     output_ = static_cast<char*>(problem.output) +
               element * (static_cast<std::int64_t>(head.batch) * problem.output_strides[0] +
                          static_cast<std::int64_t>(head.head) * problem.output_strides[1]);

@@ -34,19 +34,26 @@ struct RowStates {
   float* rescale;  // out: of what was summed before these scores
 };
 
+/// Lanes whose byte of a mask is zero; of fewer than a vector's width no more are read.
+HWY_INLINE hn::Mask<F32> MaskedLanes(const std::uint8_t* keep, std::size_t count) {
+  const U32 du;
+  const hn::Rebind<std::uint8_t, F32> d8;
+  HWY_ALIGN std::uint8_t tail[kLanes];
+  if (count < kLanes) {
+    CopyTail(keep, count, tail);
+    keep = tail;
+  }
+  const auto bytes = hn::PromoteTo(du, hn::LoadU(d8, keep));
+  return hn::RebindMask(F32(), hn::Eq(bytes, hn::Zero(du)));
+}
+
 /// Scores that the mask leaves out become kMaskedScore; the lanes' maximum is the row's.
 HWY_INLINE Floats MaskAndMax(const RowScores& row) {
   const F32 d;
-  const U32 du;
-  const hn::Rebind<std::uint8_t, F32> d8;
   const Floats lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const Floats masked = hn::Set(d, kMaskedScore);
   Floats max0 = lowest;
   Floats max1 = lowest;
-  const auto masked_at = [&](Floats score, const std::uint8_t* keep) HWY_ATTR {
-    const auto bytes = hn::PromoteTo(du, hn::LoadU(d8, keep));
-    return hn::IfThenElse(hn::RebindMask(d, hn::Eq(bytes, hn::Zero(du))), masked, score);
-  };
   std::size_t i = 0;
   if (row.keep == nullptr) {
     for (; i + 2 * kLanes <= row.count; i += 2 * kLanes) {
@@ -58,13 +65,7 @@ HWY_INLINE Floats MaskAndMax(const RowScores& row) {
     const std::size_t rest = row.count - i;
     Floats score = hn::Load(d, row.scores + i);
     if (row.keep != nullptr) {
-      HWY_ALIGN std::uint8_t tail[kLanes];
-      const std::uint8_t* keep = row.keep + i;
-      if (rest < kLanes) {
-        CopyTail(keep, rest, tail);
-        keep = tail;
-      }
-      score = masked_at(score, keep);
+      score = hn::IfThenElse(MaskedLanes(row.keep + i, rest), masked, score);
     }
     if (rest < kLanes) score = hn::IfThenElse(hn::FirstN(d, rest), score, lowest);
     if (row.keep != nullptr || rest < kLanes) hn::Store(score, d, row.scores + i);

@@ -163,7 +163,7 @@ struct HeadRows {
     data = static_cast<const char*>(view.data) + offset * bytes();
   }
 
-  std::int64_t bytes() const { return kind == ElementKind::kFloat32 ? 4 : 2; }
+  std::int64_t bytes() const { return element_bytes(kind); }
 
   /// The row as floats: where it lies, or in `buffer`.
   const float* get(std::size_t row, std::size_t count, float* buffer) const {
