@@ -51,8 +51,7 @@ struct FullCall {
 };
 
 /// The forward pass without what the softmax cancels, and with projections where they are cheapest,
-/// around the fused kernel. Computes 16 bits in float32 and rounds once. `records`: whether
-/// autograd records it.
-torch::Tensor folded_full_projection(const FullCall& call, bool records);
+/// around the fused kernel. Computes 16 bits in float32 and rounds once.
+torch::Tensor folded_full_projection(const FullCall& call);
 
 }  // namespace self_attention

@@ -61,13 +61,9 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
                      const FullParameters& parameters) {
   const ScoreShape scores = check_arguments(who, inputs, parameters);
   const FullParameters& p = parameters;
-  const bool records = records_gradients(
-      inputs.values, inputs.keys_or_values(), inputs.query_or_values(), p.q_weight, p.q_bias,
-      p.k_weight, p.k_bias, p.v_weight, p.v_bias, p.output_weight, p.output_bias);
   if (runs_fused(who, p.backend,
-                 cpu::ineligible_because(inputs.values, scores.key_length, 1 / p.divisor()),
-                 records)) {
-    return folded_full_projection({inputs, p, scores}, records);
+                 cpu::ineligible_because(inputs.values, scores.key_length, 1 / p.divisor()))) {
+    return folded_full_projection({inputs, p, scores});
   }
 
   const int64_t heads = scores.heads;

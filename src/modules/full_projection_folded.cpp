@@ -15,11 +15,14 @@ namespace {
 
 class FoldedForward {
  public:
-  FoldedForward(const FullCall& call, bool records)
+  explicit FoldedForward(const FullCall& call)
       : inputs_(call.inputs),
         p_(call.parameters),
         scores_(call.scores),
-        records_(records),
+        records_(records_gradients(inputs_.values, inputs_.keys_or_values(),
+                                   inputs_.query_or_values(), p_.q_weight, p_.q_bias, p_.k_weight,
+                                   p_.k_bias, p_.v_weight, p_.v_bias, p_.output_weight,
+                                   p_.output_bias)),
         wide_(call.parameters.output_bias) {}
 
   torch::Tensor run() {
@@ -40,9 +43,14 @@ class FoldedForward {
     return rows.view({rows.size(0), rows.size(1), p_.num_heads, p_.head_dim()}).transpose(1, 2);
   }
 
+  /// Of a contiguous copy, since products of other layouts round differently.
+  torch::Tensor project(const torch::Tensor& rows, const torch::Tensor& weight,
+                        const torch::Tensor& bias) const {
+    return torch::linear(wide_(rows).contiguous(), wide_(weight), bias);
+  }
+
   torch::Tensor query() const {
-    return split_heads(
-        torch::linear(wide_(inputs_.query_or_values()), wide_(p_.q_weight), wide_(p_.q_bias)));
+    return split_heads(project(inputs_.query_or_values(), p_.q_weight, wide_(p_.q_bias)));
   }
 
   /// (N, H, Q, …) in memory laid out (N, Q, H, …).
@@ -56,12 +64,11 @@ class FoldedForward {
     // Times zero, for a gradient of zeros and not none.
     const torch::Tensor key_bias =
         records_ && p_.k_bias.requires_grad() ? wide_(p_.k_bias) * 0 : torch::Tensor();
-    const torch::Tensor keys =
-        torch::linear(wide_(inputs_.keys_or_values()), wide_(p_.k_weight), key_bias);
+    const torch::Tensor keys = project(inputs_.keys_or_values(), p_.k_weight, key_bias);
     // Moved, its gradient would not be NaN where that of the values is.
     const bool moved = !records_ && moves_value_bias(sizes);
-    const torch::Tensor values = torch::linear(wide_(inputs_.values), wide_(p_.v_weight),
-                                               moved ? torch::Tensor() : wide_(p_.v_bias));
+    const torch::Tensor values =
+        project(inputs_.values, p_.v_weight, moved ? torch::Tensor() : wide_(p_.v_bias));
     if (moved) output_bias_ = at::addmv(output_bias_, output_weight_, wide_(p_.v_bias));
     return merge(attend(query(), split_heads(keys), split_heads(values)));
   }
@@ -105,8 +112,6 @@ class FoldedForward {
 
 }  // namespace
 
-torch::Tensor folded_full_projection(const FullCall& call, bool records) {
-  return FoldedForward(call, records).run();
-}
+torch::Tensor folded_full_projection(const FullCall& call) { return FoldedForward(call).run(); }
 
 }  // namespace self_attention

@@ -1,5 +1,7 @@
 #include "modules/projection_plan.h"
 
+#include <algorithm>
+
 namespace self_attention {
 namespace {
 
@@ -11,6 +13,7 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c) {
 }  // namespace
 
 SharedHeadPlan plan_shared_heads(const ProjectionSizes& sizes) {
+  constexpr double kWorthFoldingOutput = 1 << 20;
   const double query_rows = product(sizes.batch, sizes.query_length, sizes.heads);
   const double key_rows = product(sizes.batch, sizes.key_length, sizes.heads);
   const double output_rows = product(1, sizes.embed, sizes.heads);
@@ -22,7 +25,8 @@ SharedHeadPlan plan_shared_heads(const ProjectionSizes& sizes) {
   } else if (query_rows < folding) {
     plan.scores = ScoreProjection::kQueryTwice;
   }
-  if (output_rows < query_rows && output_rows <= key_rows) {
+  const double saved = (std::min(query_rows, key_rows) - output_rows) * folding * folding;
+  if (saved >= kWorthFoldingOutput) {
     plan.values = ValueProjection::kOutput;
   } else if (key_rows < query_rows) {
     plan.values = ValueProjection::kValues;

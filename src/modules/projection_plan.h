@@ -37,7 +37,8 @@ struct SharedHeadPlan {
 ///     kQueryTwice 2NQH     kQueryOnce NQH + d     kKeyOnce NKH + d
 ///     kValues NKH          kAttended NQH          kOutput EH
 ///
-/// At equal cost the one that leaves keys and values as they are.
+/// At equal cost the one that leaves keys and values as they are. kOutput only where it saves 2^20
+/// multiply-adds: else a query with one key left comes out as that key's projection to the bit.
 SharedHeadPlan plan_shared_heads(const ProjectionSizes& sizes);
 
 /// Whether full projections of keys and values, (E, E), are left out in favour of raw keys and

@@ -42,12 +42,8 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
                                      const SharedHeadParameters& parameters,
                                      const ScoreShape& scores) {
   const auto& [batch, heads, query_length, key_length] = scores;
-  const bool records = records_gradients(
-      inputs.values, inputs.keys, inputs.query, parameters.values_weight, parameters.keys_weight,
-      parameters.queries_weight, parameters.fc_out_weight, parameters.fc_out_bias);
   if (runs_fused(who, parameters.backend,
-                 cpu::ineligible_because(inputs.query, key_length, 1 / parameters.divisor()),
-                 records)) {
+                 cpu::ineligible_because(inputs.query, key_length, 1 / parameters.divisor()))) {
     return folded_shared_heads(inputs, parameters, scores);
   }
 

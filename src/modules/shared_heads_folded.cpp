@@ -11,9 +11,9 @@
 namespace self_attention {
 namespace {
 
-/// (…, d) times (d, d).
+/// (…, d) times (d, d). Of a contiguous copy, since products of other layouts round differently.
 torch::Tensor times(const torch::Tensor& rows, const torch::Tensor& matrix) {
-  return at::mm(rows.reshape({-1, matrix.size(0)}), matrix).view(rows.sizes());
+  return at::mm(rows.contiguous().view({-1, matrix.size(0)}), matrix).view(rows.sizes());
 }
 
 }  // namespace

@@ -30,17 +30,11 @@ bool records_gradients(const AttentionArguments& arguments) {
   return records_gradients(arguments.query, arguments.key, arguments.value);
 }
 
-bool runs_fused(std::string_view who, Backend backend, const std::string& ineligible,
-                bool records) {
-  if (backend == Backend::Eager) return false;
-  if (backend == Backend::Fused) {
-    TORCH_CHECK_VALUE(ineligible.empty(),
-                      message(who, "backend", "arguments that the fused kernel can run",
-                              "others: " + ineligible));
-    return true;
-  }
-  // Its gradients go through the formula a second time, which costs more than keeping it.
-  return ineligible.empty() && !records;
+bool runs_fused(std::string_view who, Backend backend, const std::string& ineligible) {
+  TORCH_CHECK_VALUE(
+      backend != Backend::Fused || ineligible.empty(),
+      message(who, "backend", "arguments that the fused kernel can run", "others: " + ineligible));
+  return backend != Backend::Eager && ineligible.empty();
 }
 
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key,

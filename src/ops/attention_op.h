@@ -30,7 +30,7 @@ std::array<torch::Tensor, 3> call_attention_backward(const AttentionArguments& a
 /// Whether a module with that backend runs the op, with its projections folded, rather than the
 /// Python classes' operations. `ineligible` says why the fused kernel cannot run its arguments and
 /// is empty where it can; with Backend::Fused that is an error.
-bool runs_fused(std::string_view who, Backend backend, const std::string& ineligible, bool records);
+bool runs_fused(std::string_view who, Backend backend, const std::string& ineligible);
 
 /// Whether autograd records what is computed from these.
 template <typename... Tensors>

@@ -32,6 +32,13 @@ class ExportTest : public ::testing::Test {
   io_test::TemporaryFolder folder_;
 };
 
+/// The module with the operations that a portable archive has.
+template <typename Holder>
+Holder eager(Holder module) {
+  module->options.backend(Backend::Eager);
+  return module;
+}
+
 /// The schemas of all operators that forward runs.
 inline std::set<std::string> operators(const torch::jit::Module& module) {
   std::set<std::string> schemas;

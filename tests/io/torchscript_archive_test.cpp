@@ -24,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::bit_equal;
+using testing::eager;
 using testing::operators;
 using testing::run;
 using testing::throws;
@@ -153,7 +154,7 @@ TEST_F(Archive, KeepsWhatIsTrainedAndWhatIsNot) {
 }
 
 TEST_F(Archive, ParametersMayBeViewsAndTransposed) {
-  SharedProjectionAttention module(8, 2);
+  auto module = eager(SharedProjectionAttention(8, 2));
   const auto storage = torch::randn({1000, 8});
   module->fc_out->weight.set_data(storage.slice(0, 3, 11));
   module->keys->weight.set_data(torch::randn({4, 4}).t());
@@ -214,7 +215,7 @@ TEST_F(Archive, ModulesThatCannotBeWrittenAreRefused) {
 
 TEST_F(Archive, ReplacesAnOlderFile) {
   export_torchscript(*SharedProjectionAttention(8, 2), path("a.pt"));
-  SharedProjectionAttention second(4, 1);
+  auto second = eager(SharedProjectionAttention(4, 1));
   export_torchscript(*second, path("a.pt"), ExportOptions().mask(ScriptMask::kNone));
   auto script = torch::jit::load(path("a.pt"));
   const auto x = torch::randn({2, 5, 4});

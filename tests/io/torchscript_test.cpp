@@ -16,6 +16,7 @@ namespace {
 
 using testing::bit_equal;
 using testing::Call;
+using testing::eager;
 using testing::expect_same;
 using testing::parameters_of;
 using testing::raises;
@@ -46,7 +47,7 @@ class EveryDtype : public TorchScript, public ::testing::WithParamInterface<torc
  protected:
   template <typename Holder>
   void compare_forms(Holder module) {
-    module->to(GetParam());
+    eager(module)->to(GetParam());
     for (const auto mask : {ScriptMask::kRequired, ScriptMask::kNone, ScriptMask::kOptional}) {
       const auto options = ExportOptions().mask(mask);
       if (mask != ScriptMask::kNone) {
@@ -66,7 +67,7 @@ TEST_P(EveryDtype, InferredLengthIsBitEqual) { compare_forms(InferredLengthAtten
 TEST_P(EveryDtype, HeadsOfOneFeatureAreBitEqual) { compare_forms(SharedProjectionAttention(8, 8)); }
 
 TEST_P(EveryDtype, SelfAttentionIsBitEqual) {
-  FullProjectionAttention module(8, 2);
+  auto module = eager(FullProjectionAttention(8, 2));
   module->to(GetParam());
   auto plain =
       exported(module, ExportOptions().inputs(ScriptInputs::kSingle).mask(ScriptMask::kNone));
@@ -80,7 +81,7 @@ TEST_P(EveryDtype, SelfAttentionIsBitEqual) {
 }
 
 TEST_P(EveryDtype, LoadedArchivesMayBeConverted) {
-  SharedProjectionAttention module(8, 2);
+  auto module = eager(SharedProjectionAttention(8, 2));
   auto script = exported(module);
   module->to(GetParam());
   script.to(GetParam());
@@ -90,7 +91,7 @@ TEST_P(EveryDtype, LoadedArchivesMayBeConverted) {
 }
 
 TEST_P(EveryDtype, FrozenAndSavedAgainIsBitEqual) {
-  InferredLengthAttention module(8, 2);
+  auto module = eager(InferredLengthAttention(8, 2));
   module->to(GetParam());
   const Call call(GetParam());
   const auto expected = module->forward(call.values, call.keys, call.query, call.mask);
@@ -117,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryDtype,
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 TEST_F(TorchScript, GradientsStayEqualInOptimisedCode) {
-  SharedProjectionAttention module(8, 2);
+  auto module = eager(SharedProjectionAttention(8, 2));
   auto script = exported(module);
   for (int i = 0; i < 5; ++i) {
     const Call call;
@@ -160,7 +161,7 @@ TEST_F(TorchScript, ArgumentsAreTensorsInPythonsOrder_R49_R50) {
 }
 
 TEST_F(TorchScript, OptionalMaskMayBeLeftOutOrNone_R51) {
-  SharedProjectionAttention module(8, 2);
+  auto module = eager(SharedProjectionAttention(8, 2));
   auto script = exported(module, ExportOptions().mask(ScriptMask::kOptional));
   const Call call;
   const auto plain = module->forward(call.values, call.keys, call.query);
@@ -177,7 +178,7 @@ TEST_F(TorchScript, OptionalMaskMayBeLeftOutOrNone_R51) {
 }
 
 TEST_F(TorchScript, LengthsAndMasksAreNotFrozenIn_R52) {
-  SharedProjectionAttention module(8, 2);
+  auto module = eager(SharedProjectionAttention(8, 2));
   auto script = exported(module, ExportOptions().freeze(true));
   for (int i = 0; i < 3; ++i) run(script, Call(torch::kFloat32, 3, 3).inputs(true));
   const Call other(torch::kFloat32, 7, 5);

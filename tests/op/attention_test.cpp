@@ -370,7 +370,7 @@ TEST(CpuTarget, IsChosenByName) {
   set_cpu_target(targets.front());
 }
 
-TEST(Backend, AutoRunsTheFusedKernelWithoutGradientsOnly) {
+TEST(Backend, AutoRunsTheFusedKernelInTrainingToo) {
   torch::manual_seed(0);
   SharedProjectionAttention automatic(32, 2);
   const auto x = torch::randn({2, 50, 32});
@@ -378,12 +378,14 @@ TEST(Backend, AutoRunsTheFusedKernelWithoutGradientsOnly) {
     automatic->options.backend(backend);
     return automatic->forward(x, x, x);
   };
-  const auto eager = with(Backend::Eager);
-  EXPECT_TRUE(bit_equal(with(Backend::Auto), eager));
-  const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(bit_equal(with(Backend::Auto), with(Backend::Fused)));
-  EXPECT_FALSE(bit_equal(with(Backend::Auto), eager));
-  EXPECT_TRUE(near(with(Backend::Auto), eager, 1e-5));
+  for (const bool records : {true, false}) {
+    const torch::AutoGradMode grad_mode(records);
+    const auto fused = with(Backend::Auto);
+    EXPECT_EQ(fused.requires_grad(), records);
+    EXPECT_TRUE(bit_equal(fused, with(Backend::Fused)));
+    EXPECT_FALSE(bit_equal(fused, with(Backend::Eager)));
+    EXPECT_TRUE(near(fused, with(Backend::Eager), 1e-5));
+  }
 }
 
 TEST(Backend, FusedSaysWhyItCannotRun) {

@@ -30,11 +30,11 @@ TEST(SharedHeadPlan, ProjectsTheShorterOfQueryAndKeys) {
 }
 
 TEST(SharedHeadPlan, ProjectsValuesWhereTheRowsAreFewest) {
-  // Of values 2K, of what is attended 2Q, of the output's weight 64.
-  EXPECT_EQ(plan_shared_heads(sizes(32, 99)).values, ValueProjection::kAttended);
-  EXPECT_EQ(plan_shared_heads(sizes(33, 99)).values, ValueProjection::kOutput);
-  EXPECT_EQ(plan_shared_heads(sizes(33, 32)).values, ValueProjection::kOutput);
-  EXPECT_EQ(plan_shared_heads(sizes(33, 31)).values, ValueProjection::kValues);
+  // Of values 8K, of what is attended 8Q, of the output's weight 256, which must be 4096 fewer.
+  EXPECT_EQ(plan_shared_heads(sizes(543, 999)).values, ValueProjection::kAttended);
+  EXPECT_EQ(plan_shared_heads(sizes(544, 999)).values, ValueProjection::kOutput);
+  EXPECT_EQ(plan_shared_heads(sizes(545, 544)).values, ValueProjection::kOutput);
+  EXPECT_EQ(plan_shared_heads(sizes(544, 543)).values, ValueProjection::kValues);
   EXPECT_EQ(plan_shared_heads(sizes(20, 20)).values, ValueProjection::kAttended);
   EXPECT_EQ(plan_shared_heads(sizes(20, 19)).values, ValueProjection::kValues);
 }

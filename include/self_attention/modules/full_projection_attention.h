@@ -23,7 +23,7 @@ struct SELF_ATTENTION_API FullProjectionAttentionOptions {
   TORCH_ARG(int64_t, embed_dim);
   /// H, which must divide embed_dim. Positive.
   TORCH_ARG(int64_t, num_heads);
-  /// Which implementation runs. Auto is fused where no gradients are recorded. What is fused moves
+  /// Which implementation runs. Auto is fused on the CPU, but for float64. What is fused moves
   /// projections to where they are cheapest, and computes 16 bits in float32 and rounds once.
   TORCH_ARG(Backend, backend) = Backend::Auto;
   /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
