@@ -32,13 +32,15 @@ struct Case {
   ElementKind kind;
   MaskKind mask;
   bool causal;
+  double dropout_p = 0;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   const Shape& s = c.shape;
   return out << s.batch << "x" << s.heads << " queries " << s.queries << " keys " << s.keys
              << " dims " << s.head_dim << " " << s.value_dim << " kind " << static_cast<int>(c.kind)
-             << " mask " << static_cast<int>(c.mask) << " causal " << c.causal;
+             << " mask " << static_cast<int>(c.mask) << " causal " << c.causal << " dropout "
+             << c.dropout_p;
 }
 
 inline void write_element(float value, ElementKind kind, std::byte* to) {
@@ -218,6 +220,7 @@ class Call {
     problem_.value_dim = s.value_dim;
     problem_.scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
     problem_.causal = case_.causal;
+    problem_.dropout = make_dropout(case_.dropout_p, 0x123456789ABCDEF0U);
     problem_.row_maxima = reinterpret_cast<float*>(row_maxima_.data());
     problem_.row_sums = reinterpret_cast<float*>(row_sums_.data());
   }
@@ -260,12 +263,19 @@ class Call {
     return weights;
   }
 
+  double factor(std::size_t n, std::size_t h, std::size_t i, std::size_t j) const {
+    const Shape& s = case_.shape;
+    const std::size_t row = (n * s.heads + h) * s.queries + i;
+    return dropout_factor(problem_.dropout, row_seeds(problem_.dropout.seed, row),
+                          static_cast<std::uint32_t>(j));
+  }
+
   void append_row(std::size_t n, std::size_t h, std::size_t i, std::vector<double>& all) const {
     const std::vector<double> weights = weights_of(n, h, i);
     for (std::size_t column = 0; column < case_.shape.value_dim; ++column) {
       double result = 0;
       for (std::size_t j = 0; j < weights.size(); ++j) {
-        result += weights[j] * element(problem_.value, n, h, j, column);
+        result += factor(n, h, i, j) * weights[j] * element(problem_.value, n, h, j, column);
       }
       all.push_back(result);
     }
@@ -280,7 +290,7 @@ class Call {
     double delta = 0;
     for (std::size_t j = 0; j < s.keys; ++j) {
       for (std::size_t c = 0; c < s.value_dim; ++c) {
-        const double gradient = element(output_gradient, n, h, i, c);
+        const double gradient = factor(n, h, i, j) * element(output_gradient, n, h, i, c);
         gradients[j] += gradient * element(problem_.value, n, h, j, c);
         to.value[at(problem_.value.strides, n, h, j, c)] += weights[j] * gradient;
       }

@@ -66,7 +66,9 @@ std::vector<Case> cases() {
     for (const auto kind : {ElementKind::kFloat32, ElementKind::kBFloat16, ElementKind::kFloat16}) {
       for (const auto mask :
            {MaskKind::kNone, MaskKind::kPadding, MaskKind::kRows, MaskKind::kFull}) {
-        for (const bool causal : {false, true}) all.push_back({shape, kind, mask, causal});
+        for (const bool causal : {false, true}) {
+          for (const double p : {0.0, 0.3}) all.push_back({shape, kind, mask, causal, p});
+        }
       }
     }
   }

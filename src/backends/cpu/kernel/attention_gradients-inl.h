@@ -25,10 +25,10 @@ struct RowGradient {
   float delta;
 };
 
-/// Scores to weights, and the gradients of weights, which lie `offset` behind them, to those of the
-/// scores before scaling.
+/// Scores to weights, dropped where there is `dropout`, and the gradients of those, which lie
+/// `offset` behind them, to the gradients of the scores before scaling.
 HWY_INLINE void ToScoreGradients(const RowScores& row, const RowGradient& saved, float factor,
-                                 float scale, std::ptrdiff_t offset) {
+                                 float scale, std::ptrdiff_t offset, const RowDropout* dropout) {
   const F32 d;
   const Floats max = hn::Set(d, saved.max);
   const Floats factors = hn::Set(d, factor);
@@ -47,8 +47,15 @@ HWY_INLINE void ToScoreGradients(const RowScores& row, const RowGradient& saved,
     if (row.keep != nullptr) kept = hn::AndNot(MaskedLanes(row.keep + i, rest), kept);
     const Floats power = hn::Mul(hn::Sub(hn::Load(d, scores), max), factors);
     const Floats weight = hn::IfThenElseZero(kept, hn::Mul(Exp2(d, power), inverse));
-    const Floats gradient = hn::Mul(weight, hn::Sub(hn::Load(d, scores + offset), delta));
-    hn::Store(weight, d, scores);
+    Floats dropped = weight;
+    Floats upstream = hn::Load(d, scores + offset);
+    if (dropout != nullptr) {
+      const Floats factors_of_keys = DropoutFactors(*dropout, i);
+      dropped = hn::Mul(dropped, factors_of_keys);
+      upstream = hn::Mul(upstream, factors_of_keys);
+    }
+    const Floats gradient = hn::Mul(weight, hn::Sub(upstream, delta));
+    hn::Store(dropped, d, scores);
     hn::Store(hn::IfThenElseZero(kept, hn::Mul(gradient, scales)), d, scores + offset);
   }
 }
@@ -142,8 +149,8 @@ class GradientTask : public BlockTask {
       if (sums_[row] > 0 || sums_[row] != sums_[row]) continue;
       // These need every key.
       lists_keys_ = false;
-      exact_rows_ = exact_rows_ || sums_[row] < 0;
-      if (sums_[row] < 0) continue;
+      odd_rows_ = odd_rows_ || drops() || sums_[row] < 0;
+      if (drops() || sums_[row] < 0) continue;
       const float share = 1.0F / static_cast<float>(problem_.key_length);
       for (std::size_t column = 0; column < width; ++column) {
         space_.mean[column] += share * gradient[column];
@@ -172,9 +179,10 @@ class GradientTask : public BlockTask {
       const std::size_t row = block * count_ / blocks;
       RunQueries(row, (block + 1) * count_ / blocks - row, from, keys);
     }
-    if (exact_rows_) {
+    if (odd_rows_) {
       for (std::size_t row = 0; row < count_; ++row) {
         if (sums_[row] < 0) AddExactly(row, from, keys);
+        if (sums_[row] == 0 && drops()) AddDroppedMean(row, from, keys);
       }
     }
     for (std::size_t key = 0; key < keys; ++key) {
@@ -201,8 +209,9 @@ class GradientTask : public BlockTask {
     for (std::size_t i = 0; i < rows; ++i) {
       const float sum = sums_[row + i];
       if (sum <= 0) scores[i].count = 0;
+      const RowDropout dropout = PackedDropout(row + i, from);
       ToScoreGradients(scores[i], {maxima_[row + i], 1.0F / sum, space_.deltas[row + i]}, factor_,
-                       problem_.scale, kOffset);
+                       problem_.scale, kOffset, drops() ? &dropout : nullptr);
     }
     if (wanted_.grad_value.data != nullptr) {
       AddByKeys({scores, rows}, 0, gradients, output_width_, space_.grad_values.data());
@@ -272,13 +281,14 @@ class GradientTask : public BlockTask {
     for (std::size_t i = 0; i < keys; ++i) {
       const std::size_t key = from + i;
       const float weight = Exp2((ExactScore(row, key) - maxima_[row]) * factor_) / -sums_[row];
+      const float factor = drops() ? DropoutFactor(row, key) : 1.0F;
       const float* gradient = grad_results_.get(row, width, buffer);
       const float* value = values_.get(key, width, buffer + width);
       float* grad_value = space_.grad_values.data() + i * output_width_;
       float product = 0;
       for (std::size_t column = 0; column < width; ++column) {
-        grad_value[column] += weight * gradient[column];
-        product += gradient[column] * value[column];
+        grad_value[column] += weight * factor * gradient[column];
+        product += factor * gradient[column] * value[column];
       }
       if (!Keeps(row, key)) continue;
       const float score = weight * (product - space_.deltas[row]) * problem_.scale;
@@ -289,6 +299,19 @@ class GradientTask : public BlockTask {
       for (std::size_t column = 0; column < depth; ++column) {
         grad_key[column] += score * q[column];
         grad_query[column] += score * k[column];
+      }
+    }
+  }
+
+  /// One query that keeps no key, under dropout.
+  void AddDroppedMean(std::size_t row, std::size_t from, std::size_t keys) {
+    const std::size_t width = problem_.value_dim;
+    const float* gradient = grad_results_.get(row, width, space_.rows.data());
+    for (std::size_t i = 0; i < keys; ++i) {
+      const float share = DropoutFactor(row, from + i) / static_cast<float>(problem_.key_length);
+      float* grad_value = space_.grad_values.data() + i * output_width_;
+      for (std::size_t column = 0; column < width; ++column) {
+        grad_value[column] += share * gradient[column];
       }
     }
   }
@@ -330,7 +353,7 @@ class GradientTask : public BlockTask {
   const float* maxima_;
   const float* sums_;
   std::size_t head_width_;
-  bool exact_rows_ = false;
+  bool odd_rows_ = false;  // that are computed one by one
 };
 
 }  // namespace self_attention::cpu::HWY_NAMESPACE

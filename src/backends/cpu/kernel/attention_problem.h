@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cpu/kernel/dropout.h"
+
 namespace self_attention::cpu {
 
 /// Element types of tensors.
@@ -55,6 +57,7 @@ struct AttentionProblem {
   std::size_t value_dim = 0;
   float scale = 1;
   bool causal = false;
+  Dropout dropout;  ///< of the weights, after the softmax
   /// Where a row's largest score and its sum of weights go, (batch, heads, query_length) each, for
   /// the gradients; or nullptr. See RowSums.
   float* row_maxima = nullptr;
@@ -72,7 +75,8 @@ struct OutputView {
 ///
 ///     dV = Pᵀ dO     dS = scale · P ∘ (dO Vᵀ − D)     dQ = dS K     dK = dSᵀ Q
 ///
-/// Masked scores are constants: their dS is zero (Dao and others 2022, algorithm 4).
+/// and under dropout with (P ∘ factors) in the first and (dO Vᵀ ∘ factors) in the second. Masked
+/// scores are constants: their dS is zero (Dao and others 2022, algorithm 4).
 struct GradientProblem {
   AttentionProblem call;  ///< its row_maxima and row_sums as attention wrote them; no output
   ConstView output;       ///< (batch, heads, query_length, value_dim), as attention wrote it

@@ -111,7 +111,7 @@ class BlockTask : public HeadTask {
   /// A mask that is the same for every query leaves keys out: what stays is a shorter problem
   /// without a mask.
   void ListKeptKeys() {
-    space_.kept_keys.reserve(problem_.key_length);
+    space_.kept_keys.reserve(problem_.key_length + kLanes);
     std::uint32_t* kept = space_.kept_keys.data();
     std::size_t count = 0;
     std::uint8_t buffer[kKeyBlock];
@@ -195,10 +195,20 @@ class BlockTask : public HeadTask {
                 {space_.maxima.data() + row + i, space_.sums.data() + row + i, rescale + i},
                 factor_);
     }
+    if (drops()) {
+      for (std::size_t i = 0; i < rows; ++i) {
+        DropWeights(scores[i], PackedDropout(first_ + row + i, block));
+      }
+    }
     if (direct_) {
       for (std::size_t i = 0; i < rows; ++i) rescale[i] = 1.0F / space_.sums[row + i];
     }
     MultiplyValues(scores, row, rows, block, rescale);
+  }
+
+  /// For weights of the packed keys from `key` on.
+  RowDropout PackedDropout(std::size_t query, std::size_t key) const {
+    return DropoutOf(query, kept_ == nullptr ? nullptr : kept_ + key, key);
   }
 
   /// Rows of a product's left operand.

@@ -13,6 +13,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "backends/cpu/kernel/dropout-inl.h"
 #include "backends/cpu/kernel/keep_mask.h"
 #include "backends/cpu/kernel/kernel.h"
 #include "backends/cpu/kernel/softmax-inl.h"
@@ -52,7 +53,7 @@ class HeadTask {
   /// that were left out have weight zero as long as a kept score is far enough above theirs.
   bool FinishOddRow(std::size_t query, const RowResult& row, float* buffer) {
     if (!row.keeps) {
-      Store(Mean(), 1.0F, query);
+      Store(drops() ? DroppedMean(query) : Mean(), 1.0F, query);
       SaveSums(query, -FLT_MAX, 0.0F);
       return true;
     }
@@ -122,6 +123,20 @@ class HeadTask {
     return total;
   }
 
+  /// The same of one query under dropout. Rare, so plain.
+  const float* DroppedMean(std::size_t query) {
+    const std::size_t width = problem_.value_dim;
+    space_.mean.reserve(2 * width);
+    float* total = space_.mean.data();
+    std::fill_n(total, width, 0.0F);
+    for (std::size_t key = 0; key < problem_.key_length; ++key) {
+      const float share = DropoutFactor(query, key) / static_cast<float>(problem_.key_length);
+      const float* value = values_.get(key, width, space_.rows.data());
+      for (std::size_t column = 0; column < width; ++column) total[column] += share * value[column];
+    }
+    return total;
+  }
+
   /// One query over every key, masked ones with their score: where real scores are so low that
   /// masked ones have weights. Rare, so plain.
   void RunExactly(std::size_t query, float* result) {
@@ -135,9 +150,10 @@ class HeadTask {
     for (std::size_t key = 0; key < problem_.key_length; ++key) {
       const float weight = Exp2((ExactScore(query, key) - max) * factor_);
       sum += weight;
+      const float dropped = drops() ? weight * DropoutFactor(query, key) : weight;
       const float* value = values_.get(key, width, space_.rows.data());
       for (std::size_t column = 0; column < width; ++column) {
-        result[column] += weight * value[column];
+        result[column] += dropped * value[column];
       }
     }
     for (std::size_t column = 0; column < width; ++column) result[column] /= sum;
@@ -150,6 +166,21 @@ class HeadTask {
     if (problem_.row_maxima == nullptr) return;
     problem_.row_maxima[first_row_ + query] = max;
     problem_.row_sums[first_row_ + query] = sum;
+  }
+
+  bool drops() const { return problem_.dropout.threshold != 0; }
+
+  /// For weights of a query and of the keys that are listed, or of those from `first` on.
+  RowDropout DropoutOf(std::size_t query, const std::uint32_t* keys, std::size_t first) const {
+    const Dropout& dropout = problem_.dropout;
+    return {row_seeds(dropout.seed, first_row_ + query), dropout.threshold, dropout.scale, keys,
+            static_cast<std::uint32_t>(first)};
+  }
+
+  float DropoutFactor(std::size_t query, std::size_t key) const {
+    const Dropout& dropout = problem_.dropout;
+    return dropout_factor(dropout, row_seeds(dropout.seed, first_row_ + query),
+                          static_cast<std::uint32_t>(key));
   }
 
   bool Keeps(std::size_t query, std::size_t key) const {

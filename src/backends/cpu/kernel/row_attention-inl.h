@@ -42,7 +42,7 @@ class RowTask : public HeadTask {
         query_width_(hwy::RoundUpTo(problem.head_dim, kLanes)),
         key_step_(problem.key.strides[1]),
         value_step_(problem.value.strides[1]) {
-    space.kept_keys.reserve(kKeysPerChunk + kStreams);
+    space.kept_keys.reserve(kKeysPerChunk + kStreams + kLanes);
     space.scores.reserve(heads_ * kScoreWidth);
     space.queries.reserve(heads_ * query_width_);
   }
@@ -70,6 +70,10 @@ class RowTask : public HeadTask {
       float sum[kFolded] = {};
       float rescale[kFolded];
       ToWeights(&row, 1, {max, sum, rescale}, factor_);
+      if (drops()) {
+        const std::size_t of_head = head * problem_.query_length + query;
+        DropWeights(row, DropoutOf(of_head, space_.kept_keys.data(), 0));
+      }
       results.rows[head * results.step].max = max[0];
       results.rows[head * results.step].sum = sum[0];
     }
