@@ -148,9 +148,14 @@ void export_layers(const io::ScriptForm& form, std::initializer_list<Layer> laye
   }
 }
 
-/// The form that the options ask for. Throws where a portable archive cannot be what the module is.
+/// The form that the options ask for. Throws where an archive cannot be what the module is.
+template <typename Module>
 io::ScriptForm form_of(io::ScriptVariant variant, int64_t embed, int64_t heads,
-                       const ExportOptions& options, bool is_causal) {
+                       const ExportOptions& options, const Module& module) {
+  const bool is_causal = module.options.is_causal();
+  const double dropout = module.is_training() ? module.options.dropout() : 0;
+  TORCH_CHECK_VALUE(dropout == 0, message(kWho, "module", "eval mode, as archives drop nothing",
+                                          c10::str("training mode with dropout=", dropout)));
   TORCH_CHECK_VALUE(!is_causal || options.ops() == ScriptOps::kFused,
                     message(kWho, "ops",
                             "fused for a module with is_causal (a portable archive takes the mask "
@@ -176,7 +181,7 @@ void export_shared_heads(io::ScriptVariant variant, const Module& module, const 
                        {"queries.weight", module.queries->weight, {head_dim, head_dim}},
                        {"fc_out.weight", module.fc_out->weight, {embed, heads * head_dim}},
                        {"fc_out.bias", module.fc_out->bias, {embed}}});
-  export_layers(form_of(variant, embed, heads, options, module.options.is_causal()),
+  export_layers(form_of(variant, embed, heads, options, module),
                 {{"values", module.values},
                  {"keys", module.keys},
                  {"queries", module.queries},
@@ -208,7 +213,7 @@ void export_torchscript(const FullProjectionAttentionImpl& module, const std::st
                        {"output_linear.weight", module.output_linear->weight, {embed, embed}},
                        {"output_linear.bias", module.output_linear->bias, {embed}}});
   export_layers(form_of(io::ScriptVariant::kFullProjection, embed, module.options.num_heads(),
-                        options, module.options.is_causal()),
+                        options, module),
                 {{"q_linear", module.q_linear},
                  {"k_linear", module.k_linear},
                  {"v_linear", module.v_linear},

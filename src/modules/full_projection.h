@@ -36,6 +36,7 @@ struct FullParameters {
   int64_t num_heads;
   Backend backend;
   bool is_causal;
+  double dropout_p;
 
   int64_t embed_dim() const { return output_bias.size(0); }
   int64_t head_dim() const { return embed_dim() / num_heads; }

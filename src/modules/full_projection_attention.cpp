@@ -1,6 +1,7 @@
 #include <self_attention/modules/full_projection_attention.h>
 
 #include "backends/cpu/cpu_attention.h"
+#include "backends/reference/dropout.h"
 #include "backends/reference/masked_softmax.h"
 #include "modules/full_projection.h"
 #include "modules/input_checks.h"
@@ -31,6 +32,7 @@ ScoreShape check_arguments(std::string_view who, const FullInputs& inputs,
                            const FullParameters& parameters) {
   const int64_t embed = check_bias(who, {"output_bias", parameters.output_bias});
   check_divisible_sizes(who, {"embed_dim", embed}, {"num_heads", parameters.num_heads});
+  check_dropout(who, "dropout_p", parameters.dropout_p);
   const std::initializer_list<ExpectedParameter> expected = {
       {"q_weight", parameters.q_weight, {embed, embed}},
       {"q_bias", parameters.q_bias, {embed}},
@@ -77,8 +79,9 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
   const torch::Tensor v = split_heads(torch::linear(values, p.v_weight, p.v_bias), heads);
 
   const torch::Tensor mask = combined_mask({q, k, v, inputs.mask, 1 / p.divisor(), p.is_causal});
-  const torch::Tensor weights =
+  torch::Tensor weights =
       reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)), mask, p.divisor());
+  if (p.dropout_p > 0) weights = reference::drop(weights, p.dropout_p, reference::draw_seed());
   const torch::Tensor attended = torch::matmul(weights, v);
   const torch::Tensor merged = attended.permute({0, 2, 1, 3})
                                    .contiguous()
@@ -97,10 +100,10 @@ torch::Tensor full_projection_attention(const torch::Tensor& values, const torch
                                         const torch::Tensor& v_weight, const torch::Tensor& v_bias,
                                         const torch::Tensor& output_weight,
                                         const torch::Tensor& output_bias, int64_t num_heads,
-                                        Backend backend, bool is_causal) {
+                                        Backend backend, bool is_causal, double dropout_p) {
   return attend("full_projection_attention", {values, keys, query, mask},
                 {q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, output_weight, output_bias,
-                 num_heads, backend, is_causal});
+                 num_heads, backend, is_causal, dropout_p});
 }
 
 }  // namespace functional
@@ -116,6 +119,7 @@ void FullProjectionAttentionImpl::reset() {
   const int64_t embed = options.embed_dim();
   check_divisible_sizes("FullProjectionAttention", {"embed_dim", embed},
                         {"num_heads", options.num_heads()});
+  check_dropout("FullProjectionAttention", "dropout", options.dropout());
   // Registered in the order of the Python class, so that one seed gives both the same weights.
   q_linear = register_module("q_linear", torch::nn::Linear(embed, embed));
   k_linear = register_module("k_linear", torch::nn::Linear(embed, embed));
@@ -131,18 +135,19 @@ void FullProjectionAttentionImpl::reset_parameters() {
 
 void FullProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "self_attention::FullProjectionAttention(embed_dim=" << options.embed_dim()
-         << ", num_heads=" << options.num_heads()
-         << (options.is_causal() ? ", is_causal=true)" : ")");
+         << ", num_heads=" << options.num_heads();
+  print_options(stream, options.is_causal(), options.dropout());
 }
 
 torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
                                                    const torch::Tensor& keys,
                                                    const torch::Tensor& query,
                                                    const torch::Tensor& mask) {
-  return attend("FullProjectionAttention", {values, keys, query, mask},
-                {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias,
-                 v_linear->weight, v_linear->bias, output_linear->weight, output_linear->bias,
-                 options.num_heads(), options.backend(), options.is_causal()});
+  return attend(
+      "FullProjectionAttention", {values, keys, query, mask},
+      {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias, v_linear->weight,
+       v_linear->bias, output_linear->weight, output_linear->bias, options.num_heads(),
+       options.backend(), options.is_causal(), is_training() ? options.dropout() : 0});
 }
 
 }  // namespace self_attention

@@ -1,7 +1,7 @@
 // The forward pass of FullProjectionAttention by algebra that is exact but for rounding.
 //
 // A key's bias adds the same to all scores of a query and so cancels in the softmax. A value's bias
-// comes out of the weighted sum as it is, since the weights sum to one.
+// comes out of the weighted sum as it is, where the weights sum to one.
 
 #include <ATen/ops/addmv.h>
 #include <ATen/ops/bmm.h>
@@ -32,12 +32,15 @@ class FoldedForward {
     output_bias_ = wide_(p_.output_bias);
     // Raw keys stand for every head, which the kernel reads and the formula for gradients would
     // copy.
-    const bool raw = !records_ && leaves_keys_raw(sizes);
+    const bool raw = !records_ && sums_to_one() && leaves_keys_raw(sizes);
     const torch::Tensor merged = raw ? over_raw_keys() : over_projected_keys(sizes);
     return wide_.rounded(torch::linear(merged, output_weight_, output_bias_));
   }
 
  private:
+  /// Whether a row's weights do, which the value's bias then comes through as it is.
+  bool sums_to_one() const { return p_.dropout_p == 0; }
+
   /// (N, L, E) -> (N, H, L, d).
   torch::Tensor split_heads(const torch::Tensor& rows) const {
     return rows.view({rows.size(0), rows.size(1), p_.num_heads, p_.head_dim()}).transpose(1, 2);
@@ -57,7 +60,7 @@ class FoldedForward {
   torch::Tensor attend(const torch::Tensor& query, const torch::Tensor& key,
                        const torch::Tensor& value) const {
     return call_checked_attention(
-        {query, key, value, inputs_.mask, 1 / p_.divisor(), p_.is_causal});
+        {query, key, value, inputs_.mask, 1 / p_.divisor(), p_.is_causal, p_.dropout_p});
   }
 
   torch::Tensor over_projected_keys(const ProjectionSizes& sizes) {
@@ -66,7 +69,7 @@ class FoldedForward {
         records_ && p_.k_bias.requires_grad() ? wide_(p_.k_bias) * 0 : torch::Tensor();
     const torch::Tensor keys = project(inputs_.keys_or_values(), p_.k_weight, key_bias);
     // Moved, its gradient would not be NaN where that of the values is.
-    const bool moved = !records_ && moves_value_bias(sizes);
+    const bool moved = !records_ && sums_to_one() && moves_value_bias(sizes);
     const torch::Tensor values =
         project(inputs_.values, p_.v_weight, moved ? torch::Tensor() : wide_(p_.v_bias));
     if (moved) output_bias_ = at::addmv(output_bias_, output_weight_, wide_(p_.v_bias));

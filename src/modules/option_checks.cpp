@@ -20,4 +20,10 @@ void check_divisible_sizes(std::string_view who, SizeOption embed, SizeOption he
                     heads.value);
 }
 
+void print_options(std::ostream& stream, bool is_causal, double dropout) {
+  if (is_causal) stream << ", is_causal=true";
+  if (dropout != 0) stream << ", dropout=" << dropout;
+  stream << ")";
+}
+
 }  // namespace self_attention

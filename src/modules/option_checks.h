@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <string_view>
 
 namespace self_attention {
@@ -16,5 +17,8 @@ void check_sizes(std::string_view who, SizeOption embed, SizeOption heads);
 
 /// check_sizes, and heads must divide embed.
 void check_divisible_sizes(std::string_view who, SizeOption embed, SizeOption heads);
+
+/// Ends a module's text with the options that differ from their defaults, and a parenthesis.
+void print_options(std::ostream& stream, bool is_causal, double dropout);
 
 }  // namespace self_attention

@@ -1,6 +1,7 @@
 #include "modules/shared_heads.h"
 
 #include "backends/cpu/cpu_attention.h"
+#include "backends/reference/dropout.h"
 #include "backends/reference/masked_softmax.h"
 #include "modules/option_checks.h"
 #include "ops/attention_arguments.h"
@@ -24,6 +25,7 @@ void check_shared_heads(std::string_view who, const SharedHeadInputs& inputs,
                         std::string_view query_name, const SharedHeadParameters& parameters) {
   const int64_t embed = check_bias(who, {"fc_out_bias", parameters.fc_out_bias});
   check_sizes(who, {"embed_size", embed}, {"heads", parameters.heads});
+  check_dropout(who, "dropout_p", parameters.dropout_p);
   const int64_t head_dim = parameters.head_dim();
   const std::initializer_list<ExpectedParameter> expected = {
       {"values_weight", parameters.values_weight, {head_dim, head_dim}},
@@ -63,7 +65,10 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
   const torch::Tensor mask =
       combined_mask({queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
                      inputs.mask, 1 / parameters.divisor(), parameters.is_causal});
-  const torch::Tensor weights = reference::masked_softmax(energy, mask, parameters.divisor());
+  torch::Tensor weights = reference::masked_softmax(energy, mask, parameters.divisor());
+  if (parameters.dropout_p > 0) {
+    weights = reference::drop(weights, parameters.dropout_p, reference::draw_seed());
+  }
   const torch::Tensor attended = torch::einsum("nhql,nlhd->nqhd", {weights, values});
   const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});
   return torch::linear(merged, parameters.fc_out_weight, parameters.fc_out_bias);

@@ -24,6 +24,7 @@ struct SharedHeadParameters {
   int64_t heads;
   Backend backend;
   bool is_causal;
+  double dropout_p;
 
   int64_t embed_size() const { return fc_out_bias.size(0); }
   int64_t head_dim() const { return embed_size() / heads; }

@@ -49,7 +49,8 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
   wide.match(keys, values);
   torch::Tensor attended =
       call_checked_attention({query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
-                              inputs.mask, 1 / parameters.divisor(), parameters.is_causal})
+                              inputs.mask, 1 / parameters.divisor(), parameters.is_causal,
+                              parameters.dropout_p})
           .transpose(1, 2);
   query.reset();
   if (plan.values == ValueProjection::kAttended) attended = times(attended, values_weight.t());

@@ -23,14 +23,17 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
 
 namespace functional {
 
-torch::Tensor shared_projection_attention(
-    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
-    const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
-    const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
-    const torch::Tensor& fc_out_bias, int64_t heads, Backend backend, bool is_causal) {
+torch::Tensor shared_projection_attention(const torch::Tensor& values, const torch::Tensor& keys,
+                                          const torch::Tensor& query, const torch::Tensor& mask,
+                                          const torch::Tensor& values_weight,
+                                          const torch::Tensor& keys_weight,
+                                          const torch::Tensor& queries_weight,
+                                          const torch::Tensor& fc_out_weight,
+                                          const torch::Tensor& fc_out_bias, int64_t heads,
+                                          Backend backend, bool is_causal, double dropout_p) {
   return attend("shared_projection_attention", {values, keys, query, mask},
                 {values_weight, keys_weight, queries_weight, fc_out_weight, fc_out_bias, heads,
-                 backend, is_causal});
+                 backend, is_causal, dropout_p});
 }
 
 }  // namespace functional
@@ -46,6 +49,7 @@ void SharedProjectionAttentionImpl::reset() {
   const int64_t embed = options.embed_size();
   const int64_t heads = options.heads();
   check_divisible_sizes("SharedProjectionAttention", {"embed_size", embed}, {"heads", heads});
+  check_dropout("SharedProjectionAttention", "dropout", options.dropout());
   const auto layers = register_shared_heads(*this, embed, heads);
   values = layers.values;
   keys = layers.keys;
@@ -61,16 +65,18 @@ void SharedProjectionAttentionImpl::reset_parameters() {
 
 void SharedProjectionAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "self_attention::SharedProjectionAttention(embed_size=" << options.embed_size()
-         << ", heads=" << options.heads() << (options.is_causal() ? ", is_causal=true)" : ")");
+         << ", heads=" << options.heads();
+  print_options(stream, options.is_causal(), options.dropout());
 }
 
 torch::Tensor SharedProjectionAttentionImpl::forward(const torch::Tensor& values_,
                                                      const torch::Tensor& keys_,
                                                      const torch::Tensor& query,
                                                      const torch::Tensor& mask) {
-  return attend("SharedProjectionAttention", {values_, keys_, query, mask},
-                {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias,
-                 options.heads(), options.backend(), options.is_causal()});
+  return attend(
+      "SharedProjectionAttention", {values_, keys_, query, mask},
+      {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias, options.heads(),
+       options.backend(), options.is_causal(), is_training() ? options.dropout() : 0});
 }
 
 }  // namespace self_attention

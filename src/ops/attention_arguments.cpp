@@ -42,15 +42,21 @@ torch::Tensor empty_gradient(const torch::Tensor& input) {
 }
 
 torch::Tensor combined_mask(const AttentionArguments& arguments) {
-  const auto& [query, key, value, mask, scale, is_causal] = arguments;
+  const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
   if (!is_causal) return mask;
   const auto options = query.options().dtype(torch::kBool).requires_grad(false);
   const torch::Tensor causal = torch::ones({query.size(2), key.size(2)}, options).tril();
   return mask.defined() ? causal.logical_and(mask != 0) : causal;
 }
 
+void check_dropout(std::string_view who, std::string_view argument, double dropout_p) {
+  // Not that it is outside: NaN is neither.
+  TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1,
+                    message(who, argument, "a number from 0 to 1", c10::str(dropout_p)));
+}
+
 void check_attention(const AttentionArguments& arguments) {
-  const auto& [query, key, value, mask, scale, is_causal] = arguments;
+  const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
   const NamedTensors tensors = {{"query", query}, {"key", key}, {"value", value}};
   check_inputs(kWho, tensors, {"query", query});
   TORCH_CHECK_VALUE(query.dim() == 4 && query.size(3) > 0, misfit("query", query, "(N, H, Q, d)"));
@@ -67,6 +73,7 @@ void check_attention(const AttentionArguments& arguments) {
       misfit("value", value, c10::str("(N=", batch, ", H=", heads, ", K=", key_length, ", dv)")));
   TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0,
                     message(kWho, "scale", "a finite number above 0", c10::str(scale)));
+  check_dropout(kWho, "dropout_p", dropout_p);
   check_mask(kWho, mask, {batch, heads, query.size(2), key_length}, query.device());
 }
 

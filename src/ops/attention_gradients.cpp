@@ -23,6 +23,14 @@ void check_eligible(const AttentionArguments& arguments, std::string_view who) {
       cpu::ineligible_because(arguments.query, arguments.key.size(2), arguments.scale);
   TORCH_CHECK_VALUE(reason.empty(),
                     message(who, "query", "what the fused kernel can run", "another: " + reason));
+  const Tensor& seed = arguments.seed;
+  TORCH_CHECK_VALUE(
+      arguments.dropout_p == 0 || (seed.defined() && seed.dim() == 0 && seed.is_cpu() &&
+                                   seed.scalar_type() == torch::kInt64),
+      message(who, "seed", "an int64 without dimensions, on the CPU, since dropout_p is above 0",
+              seed.defined() ? dtype_text(seed.scalar_type()) + " of shape " +
+                                   shape_text(seed.sizes()) + " on " + seed.device().str()
+                             : "none"));
 }
 
 void check_like(const NamedTensor& argument, const Tensor& like, torch::IntArrayRef shape,
@@ -52,16 +60,18 @@ void check_result(const AttentionArguments& arguments, const AttentionResult& re
 }
 
 ThreeTensors with_sums_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
-                           const OptionalTensor& mask, double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                           const OptionalTensor& mask, double scale, bool is_causal,
+                           double dropout_p, const OptionalTensor& seed) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p, seed};
   check_eligible(arguments, "attention");
   const AttentionResult result = cpu::attention_with_sums(arguments);
   return {result.output, result.row_maxima, result.row_sums};
 }
 
 ThreeTensors with_sums_meta(const Tensor& query, const Tensor& key, const Tensor& value,
-                            const OptionalTensor& mask, double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                            const OptionalTensor& mask, double scale, bool is_causal,
+                            double dropout_p, const OptionalTensor& seed) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p, seed};
   check_attention(arguments);
   const AttentionResult result = empty_attention_result(arguments);
   return {result.output, result.row_maxima, result.row_sums};
@@ -70,8 +80,9 @@ ThreeTensors with_sums_meta(const Tensor& query, const Tensor& key, const Tensor
 ThreeTensors backward_cpu(const Tensor& grad_output, const Tensor& query, const Tensor& key,
                           const Tensor& value, const OptionalTensor& mask, const Tensor& output,
                           const Tensor& row_maxima, const Tensor& row_sums, double scale,
-                          bool is_causal, std::array<bool, 3> output_mask) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                          bool is_causal, std::array<bool, 3> output_mask, double dropout_p,
+                          const OptionalTensor& seed) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p, seed};
   check_eligible(arguments, kWho);
   const AttentionResult result = {output, row_maxima, row_sums};
   check_result(arguments, result, grad_output);
@@ -84,8 +95,9 @@ ThreeTensors backward_cpu(const Tensor& grad_output, const Tensor& query, const 
 ThreeTensors backward_meta(const Tensor& grad_output, const Tensor& query, const Tensor& key,
                            const Tensor& value, const OptionalTensor& mask, const Tensor& output,
                            const Tensor& row_maxima, const Tensor& row_sums, double scale,
-                           bool is_causal, std::array<bool, 3> output_mask) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                           bool is_causal, std::array<bool, 3> output_mask, double dropout_p,
+                           const OptionalTensor& seed) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p, seed};
   check_attention(arguments);
   check_result(arguments, {output, row_maxima, row_sums}, grad_output);
   const auto gradient = [&](const Tensor& input, bool wanted) {
@@ -98,12 +110,13 @@ ThreeTensors backward_meta(const Tensor& grad_output, const Tensor& query, const
 TORCH_LIBRARY_FRAGMENT(self_attention, library) {
   library.def(
       "_attention_with_sums(Tensor query, Tensor key, Tensor value, Tensor? mask=None, *, float "
-      "scale, bool is_causal=False) -> (Tensor output, Tensor row_maxima, Tensor row_sums)");
+      "scale, bool is_causal=False, float dropout_p=0.0, Tensor? seed=None) -> (Tensor output, "
+      "Tensor row_maxima, Tensor row_sums)");
   library.def(
       "attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor? "
       "mask, Tensor output, Tensor row_maxima, Tensor row_sums, *, float scale, bool "
-      "is_causal=False, bool[3] output_mask=[True, True, True]) -> (Tensor grad_query, Tensor "
-      "grad_key, Tensor grad_value)");
+      "is_causal=False, bool[3] output_mask=[True, True, True], float dropout_p=0.0, Tensor? "
+      "seed=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 }
 
 TORCH_LIBRARY_IMPL(self_attention, CPU, library) {
@@ -122,9 +135,9 @@ AttentionResult call_attention_with_sums(const AttentionArguments& arguments) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("self_attention::_attention_with_sums", "")
                              .typed<decltype(with_sums_cpu)>();
-  const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  auto [output, row_maxima, row_sums] =
-      op.call(query, key, value, arguments.optional_mask(), scale, is_causal);
+  const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
+  auto [output, row_maxima, row_sums] = op.call(query, key, value, arguments.optional_mask(), scale,
+                                                is_causal, dropout_p, arguments.optional_seed());
   return {std::move(output), std::move(row_maxima), std::move(row_sums)};
 }
 
@@ -135,10 +148,10 @@ std::array<Tensor, 3> call_attention_backward(const AttentionArguments& argument
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("self_attention::attention_backward", "")
                              .typed<decltype(backward_cpu)>();
-  const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  auto [grad_query, grad_key, grad_value] =
-      op.call(grad_output, query, key, value, arguments.optional_mask(), result.output,
-              result.row_maxima, result.row_sums, scale, is_causal, wanted);
+  const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
+  auto [grad_query, grad_key, grad_value] = op.call(
+      grad_output, query, key, value, arguments.optional_mask(), result.output, result.row_maxima,
+      result.row_sums, scale, is_causal, wanted, dropout_p, arguments.optional_seed());
   return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
 }
 

@@ -27,6 +27,9 @@ std::array<torch::Tensor, 3> call_attention_backward(const AttentionArguments& a
                                                      const torch::Tensor& grad_output,
                                                      std::array<bool, 3> wanted);
 
+/// With a seed where weights are dropped.
+AttentionArguments seeded(AttentionArguments arguments);
+
 /// Whether a module with that backend runs the op, with its projections folded, rather than the
 /// Python classes' operations. `ineligible` says why the fused kernel cannot run its arguments and
 /// is empty where it can; with Backend::Fused that is an error.

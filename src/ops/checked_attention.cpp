@@ -14,21 +14,22 @@ using OptionalTensor = std::optional<Tensor>;
 
 /// By the public op, which every key knows.
 Tensor widened(const Tensor& query, const Tensor& key, const Tensor& value,
-               const OptionalTensor& mask, double scale, bool is_causal) {
+               const OptionalTensor& mask, double scale, bool is_causal, double dropout_p) {
   const auto type = query.scalar_type();
-  return call_attention({query, key.to(type), value.to(type), mask, scale, is_causal});
+  return call_attention({query, key.to(type), value.to(type), mask, scale, is_causal, dropout_p});
 }
 
 Tensor checked_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
-                   const OptionalTensor& mask, double scale, bool is_causal) {
-  return cpu::attention({query, key, value, mask, scale, is_causal});
+                   const OptionalTensor& mask, double scale, bool is_causal, double dropout_p) {
+  return cpu::attention(seeded({query, key, value, mask, scale, is_causal, dropout_p}));
 }
 
 Tensor checked_autograd(const Tensor& query, const Tensor& key, const Tensor& value,
-                        const OptionalTensor& mask, double scale, bool is_causal) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                        const OptionalTensor& mask, double scale, bool is_causal,
+                        double dropout_p) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p};
   if (records_gradients(arguments) || needs_formula(arguments)) {
-    return widened(query, key, value, mask, scale, is_causal);
+    return widened(query, key, value, mask, scale, is_causal, dropout_p);
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
   return call_checked_attention(arguments);
@@ -37,7 +38,8 @@ Tensor checked_autograd(const Tensor& query, const Tensor& key, const Tensor& va
 TORCH_LIBRARY_FRAGMENT(self_attention, library) {
   library.def(
       "_checked_attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool "
-      "is_causal) -> Tensor");
+      "is_causal, float dropout_p) -> Tensor",
+      {at::Tag::nondeterministic_seeded});
 }
 
 TORCH_LIBRARY_IMPL(self_attention, CPU, library) {
@@ -60,9 +62,9 @@ Tensor call_checked_attention(const AttentionArguments& arguments) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("self_attention::_checked_attention", "")
                              .typed<Tensor(const Tensor&, const Tensor&, const Tensor&,
-                                           const OptionalTensor&, double, bool)>();
-  const auto& [query, key, value, mask, scale, is_causal] = arguments;
-  return op.call(query, key, value, arguments.optional_mask(), scale, is_causal);
+                                           const OptionalTensor&, double, bool, double)>();
+  const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
+  return op.call(query, key, value, arguments.optional_mask(), scale, is_causal, dropout_p);
 }
 
 }  // namespace self_attention

@@ -61,9 +61,10 @@ struct SELF_ATTENTION_API ExportOptions {
 ///
 /// Throws c10::ValueError and c10::TypeError, before anything is written, for kSingle with another
 /// module, for kPortable with a module that is causal, whose mask an archive takes as an argument,
-/// and for parameters that do not fit one another or have no data. Throws c10::ValueError
-/// where the file cannot be written: it appears whole or not at all, an older one is replaced.
-/// Takes memory for a copy of parameters that are not on the CPU or are views of larger storages.
+/// for a module in training mode that drops weights, which no archive does, and for parameters that
+/// do not fit one another or have no data. Throws c10::ValueError where the file cannot be written:
+/// it appears whole or not at all, an older one is replaced. Takes memory for a copy of parameters
+/// that are not on the CPU or are views of larger storages.
 ///
 /// Using archives:
 /// - Loading one runs code that is in it. Never give torch::jit::load a file from a stranger;

@@ -30,6 +30,10 @@ struct SELF_ATTENTION_API FullProjectionAttentionOptions {
   /// keeps key 0 alone. Together with a mask, a key is kept where both keep it; a row that both
   /// leave without one attends to all keys evenly.
   TORCH_ARG(bool, is_causal) = false;
+  /// The share of the attention weights that are dropped in training mode, from 0 to 1: those
+  /// become zero and the others are divided by 1 − dropout. Drawn anew in each call, see
+  /// ops/attention.h.
+  TORCH_ARG(double, dropout) = 0;
 };
 
 namespace functional {
@@ -46,7 +50,7 @@ SELF_ATTENTION_API torch::Tensor full_projection_attention(
     const torch::Tensor& k_weight, const torch::Tensor& k_bias, const torch::Tensor& v_weight,
     const torch::Tensor& v_bias, const torch::Tensor& output_weight,
     const torch::Tensor& output_bias, int64_t num_heads, Backend backend = Backend::Auto,
-    bool is_causal = false);
+    bool is_causal = false, double dropout_p = 0);
 
 }  // namespace functional
 
@@ -73,7 +77,8 @@ class SELF_ATTENTION_API FullProjectionAttentionImpl
  public:
   FullProjectionAttentionImpl(int64_t embed_dim, int64_t num_heads)
       : FullProjectionAttentionImpl(FullProjectionAttentionOptions(embed_dim, num_heads)) {}
-  /// Throws c10::ValueError unless both sizes are positive and num_heads divides embed_dim.
+  /// Throws c10::ValueError unless both sizes are positive, num_heads divides embed_dim and dropout
+  /// is from 0 to 1.
   explicit FullProjectionAttentionImpl(const FullProjectionAttentionOptions& options);
 
   void reset() override;

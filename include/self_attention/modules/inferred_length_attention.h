@@ -30,6 +30,10 @@ struct SELF_ATTENTION_API InferredLengthAttentionOptions {
   /// keeps key 0 alone. Together with a mask, a key is kept where both keep it; a row that both
   /// leave without one attends to all keys evenly.
   TORCH_ARG(bool, is_causal) = false;
+  /// The share of the attention weights that are dropped in training mode, from 0 to 1: those
+  /// become zero and the others are divided by 1 − dropout. Drawn anew in each call, see
+  /// ops/attention.h.
+  TORCH_ARG(double, dropout) = 0;
 };
 
 namespace functional {
@@ -45,7 +49,7 @@ SELF_ATTENTION_API torch::Tensor inferred_length_attention(
     const torch::Tensor& mask, const torch::Tensor& values_weight, const torch::Tensor& keys_weight,
     const torch::Tensor& queries_weight, const torch::Tensor& fc_out_weight,
     const torch::Tensor& fc_out_bias, int64_t heads, Backend backend = Backend::Auto,
-    bool is_causal = false);
+    bool is_causal = false, double dropout_p = 0);
 
 }  // namespace functional
 
@@ -68,7 +72,7 @@ class SELF_ATTENTION_API InferredLengthAttentionImpl
  public:
   InferredLengthAttentionImpl(int64_t embed_size, int64_t heads)
       : InferredLengthAttentionImpl(InferredLengthAttentionOptions(embed_size, heads)) {}
-  /// Throws c10::ValueError unless 1 <= heads <= embed_size.
+  /// Throws c10::ValueError unless 1 <= heads <= embed_size and dropout is from 0 to 1.
   explicit InferredLengthAttentionImpl(const InferredLengthAttentionOptions& options);
 
   void reset() override;

@@ -24,6 +24,9 @@ struct SELF_ATTENTION_API AttentionOptions {
   /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
   /// keeps key 0 alone. Together with a mask, a key is kept where both keep it.
   TORCH_ARG(bool, is_causal) = false;
+  /// The share of the weights that are dropped, from 0 to 1, for training alone: those become zero
+  /// and the others are divided by 1 − dropout_p.
+  TORCH_ARG(double, dropout_p) = 0;
 };
 
 /// Attention without projections, the op `self_attention::attention`:
@@ -35,6 +38,10 @@ struct SELF_ATTENTION_API AttentionOptions {
 /// device; `mask` as in shapes.h, undefined for none. Returns (N, H, Q, dv), whose memory is laid
 /// out (N, Q, H, dv), so that merging the heads costs nothing. A query that keeps no key attends to
 /// all keys evenly, those that causality masks too; no keys (K = 0) give zeros.
+///
+/// Dropped weights are drawn anew in each call, by a seed from the CPU's default generator on every
+/// device, which torch::manual_seed sets: a weight's place and the seed decide, whatever kernel
+/// runs and on however many threads, and gradients find the same weights again without a table.
 ///
 /// On the CPU float32, bfloat16 and float16 run in a fused kernel: one pass, float32 inside, no
 /// (Q, K) matrix in memory, the same bits for every number of threads. A number that is not finite

@@ -5,7 +5,7 @@
 namespace self_attention::aten {
 
 torch::Tensor attention(const AttentionArguments& arguments) {
-  const auto& [query, key, value, mask, scale, is_causal] = arguments;
+  const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
   if (key.size(2) == 0) return empty_result(arguments).zero_();
   torch::Tensor output;
   if (!mask.defined()) {

@@ -89,7 +89,7 @@ MaskView view_of_mask(const torch::Tensor& mask) {
 class Call {
  public:
   explicit Call(const AttentionArguments& arguments) : mask_(arguments.mask) {
-    const auto& [query, key, value, mask, scale, is_causal] = arguments;
+    const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
     if (mask_.defined()) {
       if (!has_plain_zero(mask_.scalar_type())) mask_ = mask_.ne(0);
       mask_ = mask_.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
@@ -108,6 +108,10 @@ class Call {
     problem_.value_dim = static_cast<std::size_t>(value.size(3));
     problem_.scale = static_cast<float>(scale);
     problem_.causal = is_causal;
+    if (dropout_p > 0) {
+      problem_.dropout =
+          make_dropout(dropout_p, static_cast<std::uint64_t>(seed.item<std::int64_t>()));
+    }
   }
 
   const AttentionProblem& problem() const { return problem_; }

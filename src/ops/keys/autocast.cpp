@@ -11,14 +11,14 @@ template <c10::DeviceType kDevice>
 torch::Tensor attention_autocast(const torch::Tensor& query, const torch::Tensor& key,
                                  const torch::Tensor& value,
                                  const std::optional<torch::Tensor>& mask, double scale,
-                                 bool is_causal) {
+                                 bool is_causal, double dropout_p) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(kDevice));
   const auto type = at::autocast::get_autocast_dtype(kDevice);
   const auto cast = [&](const torch::Tensor& tensor) {
     return at::autocast::cached_cast(type, tensor, kDevice);
   };
-  return call_attention({cast(query), cast(key), cast(value), mask, scale, is_causal});
+  return call_attention({cast(query), cast(key), cast(value), mask, scale, is_causal, dropout_p});
 }
 
 TORCH_LIBRARY_IMPL(self_attention, AutocastCPU, library) {

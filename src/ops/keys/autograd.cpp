@@ -26,19 +26,21 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
  public:
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
                           const Variable& value, const std::optional<torch::Tensor>& mask,
-                          double scale, bool is_causal) {
-    const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                          double scale, bool is_causal, double dropout_p) {
+    const AttentionArguments arguments =
+        seeded({query, key, value, mask, scale, is_causal, dropout_p});
     context->saved_data["scale"] = scale;
     context->saved_data["is_causal"] = is_causal;
+    context->saved_data["dropout_p"] = dropout_p;
     const at::AutoDispatchBelowADInplaceOrView guard;
-    // Either op checks the arguments.
+    // Whatever runs checks the arguments.
     const bool fused = key.dim() == 4 && cpu::ineligible_because(query, key.size(2), scale).empty();
     const AttentionResult result =
         fused ? call_attention_with_sums(arguments)
-              : AttentionResult{call_attention(arguments), torch::Tensor(), torch::Tensor()};
+              : AttentionResult{without_sums(arguments), torch::Tensor(), torch::Tensor()};
     context->save_for_backward({query, key, value, arguments.mask,
                                 fused ? result.output : torch::Tensor(), result.row_maxima,
-                                result.row_sums});
+                                result.row_sums, arguments.seed});
     return result.output;
   }
 
@@ -49,17 +51,26 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
                                           saved[2],
                                           saved[3],
                                           context->saved_data["scale"].toDouble(),
-                                          context->saved_data["is_causal"].toBool()};
+                                          context->saved_data["is_causal"].toBool(),
+                                          context->saved_data["dropout_p"].toDouble(),
+                                          saved[7]};
     std::array<bool, 3> wanted;
     for (std::size_t i = 0; i < 3; ++i) wanted[i] = context->needs_input_grad(i);
     const AttentionResult result = {saved[4], saved[5], saved[6]};
     const auto found = result.output.defined() && !torch::GradMode::is_enabled()
                            ? call_attention_backward(arguments, result, gradients[0], wanted)
                            : formula_gradients(arguments, gradients[0], wanted);
-    return {found[0], found[1], found[2], {}, {}, {}};
+    return {found[0], found[1], found[2], {}, {}, {}, {}};
   }
 
  private:
+  static torch::Tensor without_sums(const AttentionArguments& arguments) {
+    if (arguments.dropout_p == 0) return call_attention(arguments);
+    // The op would draw another seed.
+    check_attention(arguments);
+    return reference::attention(arguments);
+  }
+
   static std::array<torch::Tensor, 3> formula_gradients(const AttentionArguments& arguments,
                                                         const torch::Tensor& grad_output,
                                                         std::array<bool, 3> wanted) {
@@ -86,14 +97,14 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
 torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor& key,
                                  const torch::Tensor& value,
                                  const std::optional<torch::Tensor>& mask, double scale,
-                                 bool is_causal) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                                 bool is_causal, double dropout_p) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p};
   if (needs_formula(arguments)) {
     check_attention(arguments);
-    return reference::attention(arguments);
+    return reference::attention(seeded(arguments));
   }
   return records_gradients(arguments)
-             ? DifferentiableAttention::apply(query, key, value, mask, scale, is_causal)
+             ? DifferentiableAttention::apply(query, key, value, mask, scale, is_causal, dropout_p)
              : call_below_autograd(arguments);
 }
 

@@ -1,6 +1,7 @@
 #include <torch/library.h>
 
 #include "backends/reference/attention.h"
+#include "ops/attention_op.h"
 
 namespace self_attention {
 namespace {
@@ -9,10 +10,10 @@ namespace {
 torch::Tensor attention_batched(const torch::Tensor& query, const torch::Tensor& key,
                                 const torch::Tensor& value,
                                 const std::optional<torch::Tensor>& mask, double scale,
-                                bool is_causal) {
-  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal};
+                                bool is_causal, double dropout_p) {
+  const AttentionArguments arguments = {query, key, value, mask, scale, is_causal, dropout_p};
   check_attention(arguments);
-  return reference::attention(arguments);
+  return reference::attention(seeded(arguments));
 }
 
 TORCH_LIBRARY_IMPL(self_attention, FuncTorchBatched, library) {
