@@ -9,8 +9,9 @@ with that of the Python classes and of what else does their work.
 The same numbers go through all of them in one process, in turns; printed is the median of the
 paired ratios, the peer's time by ours: above 1, ours is faster. ONNX Runtime and OpenVINO are
 optional: `pip install onnx onnxruntime openvino` (and matplotlib for --png) into the Python that
-runs this, which must have the torch that the library was built with. Each peer has attention
-written in several ways, of which the fastest counts. A result far from float64 is reported and not
+runs this, which must have the torch that the library was built with. Cases called train-… are
+forward and backward, which torch alone has too. Each peer has attention written in several ways, of
+which the fastest counts. A result far from float64 is reported and not
 timed. Columns: peak, the share of the processor's float32 multiply-adds, for the operations that
 cannot be left out; read, the share of the rate at which memory of the same size can be read, for
 one query; lost, the share of the time in which a thread waited for a processor, which is left out
@@ -20,7 +21,8 @@ at one thread and spoils the row at more. Both limits are loops measured between
 With --modules: original, the Python class; algebra, torch's attention on keys and values that are
 not projected; compiled, torch.compile of the class; multihead, torch.nn.MultiheadAttention. By
 limit is our time by what the folded operations take at the rate of torch.mm in float32, or for one
-query by what reading keys and values takes. The geometric means have goals.
+query by what reading keys and values takes. Cases with -train are a step, forward and backward; where
+they are causal, the class has a mask and ours is_causal. The geometric means have goals.
 
 Exit status: 0 measured, 1 our own result is wrong, 2 the request cannot be served.
 """
@@ -215,11 +217,11 @@ def measure_all(options, cases, peers, rooflines, rows):
     """Fills `rows`, and prints each as it comes."""
     table = options.suite.report.Table(list(peers))
     table.header()
-    with torch.inference_mode():
-        for roofline in rooflines:
-            for case in cases:
+    for roofline in rooflines:
+        for case in cases:
+            with torch.inference_mode(not case.trains):
                 rows.append(measure(options.suite, case, peers, roofline, options.seconds))
-                table.row(rows[-1])
+            table.row(rows[-1])
 
 
 def compare(options):

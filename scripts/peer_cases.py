@@ -40,6 +40,7 @@ class Case:
     dtype: str = "float32"
     causal: bool = False
     padding: bool = False  # a bool mask (N, 1, 1, K) that leaves out the last quarter of the keys
+    trains: bool = False  # the gradients of query, key and value as well
     against_torch: Target | None = None
     of_peak: Target | None = None  # at one thread
     of_read: Target | None = None
@@ -50,11 +51,12 @@ class Case:
 
     @property
     def flops(self):
-        """Those of the two products that cannot be left out."""
+        """Those of the two products that cannot be left out, and of the gradients' five."""
         pairs = self.queries * self.kept_keys
         if self.causal:
             pairs = self.queries * (self.queries + 1) // 2
-        return 4 * self.batch * self.heads * self.head_dim * pairs
+        products = 7 if self.trains else 2
+        return 2 * products * self.batch * self.heads * self.head_dim * pairs
 
     @property
     def read_bytes(self):
@@ -74,6 +76,8 @@ def one_query(keys, batch, floor, of_read=None):
 
 
 LARGE = Target(1.15, 1.3)
+TRAINING = Target(1.15, 1.35)
+CAUSAL_TRAINING = Target(1.5, 2)
 CASES = (
     square("d64-L512", 1, 8, 512, 64, LARGE, of_peak=Target(0.75, 0.83)),
     square("d64-L2048", 1, 8, 2048, 64, LARGE),
@@ -97,6 +101,11 @@ CASES = (
     one_query(512, 8, 1.3),
     one_query(4096, 1, 1.3),
     one_query(8192, 4, 1.5, of_read=READ_AIM),
+    square("train-L128", 8, 8, 128, 64, TRAINING, trains=True),
+    square("train-L512", 1, 8, 512, 64, TRAINING, trains=True),
+    square("train-L2048", 1, 8, 2048, 64, TRAINING, trains=True),
+    square("train-causal-L512", 1, 8, 512, 64, CAUSAL_TRAINING, causal=True, trains=True),
+    square("train-causal-L2048", 1, 8, 2048, 64, CAUSAL_TRAINING, causal=True, trains=True),
 )
 
 
@@ -126,20 +135,37 @@ class Inputs:
     key: torch.Tensor
     value: torch.Tensor
     mask: torch.Tensor | None
+    grad_output: torch.Tensor | None  # where the case trains
 
     @property
     def scale(self):
         return 1 / math.sqrt(self.case.head_dim)
 
+    def results(self, output, inputs=None):
+        """What a run is judged by: the output, (N, H, Q, d), or where the case trains that and the
+        gradients of `inputs` (query, key and value) as one list of numbers."""
+        if not self.case.trains:
+            return output
+        inputs = inputs or (self.query, self.key, self.value)
+        gradients = torch.autograd.grad(output, inputs, self.grad_output.to(output.dtype))
+        return torch.cat([tensor.detach().flatten() for tensor in (output, *gradients)])
+
     def expected(self):
-        """The result in float64, (N, H, Q, d)."""
-        scores = self.query.double() @ self.key.double().mT * self.scale
+        """The results in float64."""
+        inputs = [
+            tensor.detach().double().requires_grad_(self.case.trains)
+            for tensor in (self.query, self.key, self.value)
+        ]
+        return self.results(self.formula(*inputs), inputs)
+
+    def formula(self, query, key, value):
+        scores = query @ key.mT * self.scale
         if self.mask is not None:
-            scores.masked_fill_(~self.mask, -math.inf)
+            scores = scores.masked_fill(~self.mask, -math.inf)
         if self.case.causal:
             above = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-            scores.masked_fill_(above, -math.inf)
-        return scores.softmax(-1) @ self.value.double()
+            scores = scores.masked_fill(above, -math.inf)
+        return scores.softmax(-1) @ value
 
 
 def make_inputs(case):
@@ -148,10 +174,12 @@ def make_inputs(case):
     def draw(length):
         shape = (case.batch, length, case.heads, case.head_dim)
         numbers = torch.randn(shape, generator=generator).to(getattr(torch, case.dtype))
-        return numbers.transpose(1, 2)
+        return numbers.transpose(1, 2).requires_grad_(case.trains)
 
     mask = None
     if case.padding:
         kept = torch.arange(case.keys) < case.kept_keys
         mask = kept.view(1, 1, 1, -1).repeat(case.batch, 1, 1, 1)
-    return Inputs(case, draw(case.queries), draw(case.keys), draw(case.keys), mask)
+    query, key, value = draw(case.queries), draw(case.keys), draw(case.keys)
+    grad_output = draw(case.queries).detach() if case.trains else None
+    return Inputs(case, query, key, value, mask, grad_output)

@@ -1,7 +1,7 @@
 """The calls of whole modules that compare_peers.py --modules measures, and what is aimed at."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import reference_modules
 import torch
@@ -25,6 +25,8 @@ class ModuleCase:
     queries: int
     dtype: str = "float32"
     padding: bool = False  # a bool mask (N, 1, 1, K) that leaves out the last quarter of the keys
+    trains: bool = False  # the gradients of input and parameters as well
+    causal: bool = False  # for the Python class a mask (K, K)
 
     @property
     def name(self):
@@ -32,7 +34,8 @@ class ModuleCase:
         sizes = f"n{self.batch}-L{self.keys}-e{self.embed}"
         marks = ["one-query"] if self.queries == 1 else []
         marks += [self.dtype] if self.dtype != "float32" else []
-        marks += ["padding"] if self.padding else []
+        marks += [mark for mark in ("padding", "causal") if getattr(self, mark)]
+        marks += ["train"] if self.trains else []
         return "-".join([letter, sizes, *marks])
 
     @property
@@ -45,18 +48,25 @@ class ModuleCase:
 
     @property
     def flops(self):
-        """Those that cannot be left out, in the cheapest order of the products."""
+        """Those that cannot be left out, in the cheapest order of the products. Of a step: five
+        products more for attention's two, and two for every other one."""
         queries, keys = self.batch * self.queries, self.batch * self.kept_keys
         attention = 4 * queries * self.kept_keys * self.embed
+        if self.causal:
+            attention = attention * (self.queries + 1) // (2 * self.queries)
+        projections = self.projection_flops(queries, keys)
+        return attention * 7 // 2 + 3 * projections if self.trains else attention + projections
+
+    def projection_flops(self, queries, keys):
         output = 2 * queries * self.embed**2
         if self.variant == "full_projection":
-            return attention + 2 * output + 4 * keys * self.embed**2
+            return 2 * output + 4 * keys * self.embed**2
         by_query = 2 * queries * self.embed * self.head_dim
         by_key = 2 * keys * self.embed * self.head_dim
         # W_q and W_k are made one matrix, or the queries go through both; W_v goes into fc_out, or
         # the weighted sums go through it.
         scores = min(2 * by_query, min(by_query, by_key) + 2 * self.head_dim**3)
-        return attention + output + scores + min(by_query, 2 * self.embed**2 * self.head_dim)
+        return output + scores + min(by_query, 2 * self.embed**2 * self.head_dim)
 
     @property
     def read_bytes(self):
@@ -81,7 +91,10 @@ NARROW = tuple(
     for batch, length in ((1, 128), (2, 1024))
     for dtype in ("bfloat16", "float16")
 )
-CASES = (*SQUARE, ONE_QUERY, *NARROW)
+SHORT_STEP = ModuleCase("shared_projection", 8, 128, 512, 8, queries=128, trains=True)
+LONG_STEP = ModuleCase("shared_projection", 2, 1024, 512, 8, queries=1024, trains=True)
+CAUSAL_STEP = replace(LONG_STEP, causal=True)
+CASES = (*SQUARE, ONE_QUERY, *NARROW, SHORT_STEP, LONG_STEP, CAUSAL_STEP)
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,9 @@ def goals():
         Goal("compiled", shared, Target(1.5, 2)),
         Goal("multihead", full, Target(1.5, 2)),
         Goal("original", (ONE_QUERY,), Target(20, 40)),
+        Goal("original", (SHORT_STEP,), Target(1.15, 1.35)),
+        Goal("original", (LONG_STEP,), Target(2, 2.6)),
+        Goal("original", (CAUSAL_STEP,), Target(3.5, 5)),
     ]
     found += [
         Goal("original", (case,), Target(12, 25))
@@ -132,6 +148,7 @@ class ModuleInputs:
     values: torch.Tensor
     query: torch.Tensor
     mask: torch.Tensor | None
+    grad_output: torch.Tensor | None  # where the case trains
 
     @property
     def parameters(self):
@@ -141,13 +158,29 @@ class ModuleInputs:
     def is_self_attention(self):
         return self.query is self.values
 
+    def step(self, output, leaves=None):
+        """Where the case trains, the output with the gradients of input and parameters, or of such
+        leaves; else the output, (N, Q, E)."""
+        if not self.case.trains:
+            return output
+        leaves = leaves or (self.values, *self.parameters)
+        return output, *torch.autograd.grad(output, leaves, self.grad_output.to(output.dtype))
+
     def expected(self):
-        """The result in float64, (N, Q, E)."""
+        """The result in float64, as one list of numbers where the case trains."""
         exact = CLASSES[self.case.variant](self.case.embed, self.case.heads).double()
         exact.load_state_dict(self.module.state_dict())
-        values = self.values.double()
+        values = self.values.detach().double().requires_grad_(self.case.trains)
         query = values if self.is_self_attention else self.query.double()
-        return exact(values, values, query, self.mask)
+        output = exact(values, values, query, self.mask)
+        return flat(self.step(output, (values, *exact.parameters())))
+
+
+def flat(results):
+    """A tensor as it is, several as one list of numbers."""
+    if isinstance(results, torch.Tensor):
+        return results
+    return torch.cat([tensor.detach().flatten() for tensor in results])
 
 
 def make_inputs(case):
@@ -163,6 +196,9 @@ def make_inputs(case):
     if case.padding:
         kept = torch.arange(case.keys) < case.kept_keys
         mask = kept.view(1, 1, 1, -1).repeat(case.batch, 1, 1, 1)
-    values = draw(case.keys)
+    if case.causal:
+        mask = torch.ones(case.queries, case.keys).tril()
+    values = draw(case.keys).requires_grad_(case.trains)
     query = values if case.queries == case.keys else draw(case.queries)
-    return ModuleInputs(case, module, values, query, mask)
+    grad_output = draw(case.queries) if case.trains else None
+    return ModuleInputs(case, module.train(case.trains), values, query, mask, grad_output)

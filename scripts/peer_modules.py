@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from peer_module_cases import ModuleInputs
+from peer_module_cases import ModuleInputs, flat
 from peer_runs import Run
 from reference_multihead import multihead_twin
 
@@ -18,8 +18,11 @@ class OurModule:
 
     def runs(self, inputs: ModuleInputs, _threads):
         op = getattr(torch.ops.self_attention, f"{inputs.case.variant}_attention")
-        arguments = (inputs.values, inputs.values, inputs.query, inputs.mask, *inputs.parameters)
-        return {"attention": Run(lambda: op(*arguments, inputs.case.heads))}
+        case = inputs.case
+        mask = None if case.causal else inputs.mask
+        arguments = (inputs.values, inputs.values, inputs.query, mask, *inputs.parameters)
+        call = lambda: inputs.step(op(*arguments, case.heads, is_causal=case.causal))  # noqa: E731
+        return {"attention": Run(call, flat)}
 
 
 class Original:
@@ -29,7 +32,7 @@ class Original:
     version = ""
 
     def runs(self, inputs: ModuleInputs, _threads):
-        return {"eager": Run(lambda: call(inputs.module, inputs))}
+        return {"eager": Run(lambda: inputs.step(call(inputs.module, inputs)), flat)}
 
 
 class Compiled:
@@ -45,7 +48,7 @@ class Compiled:
             call(compiled, inputs)
         except Exception as error:  # whatever the compiler behind it says
             return {"torch.compile": error}
-        return {"torch.compile": Run(lambda: call(compiled, inputs))}
+        return {"torch.compile": Run(lambda: inputs.step(call(compiled, inputs)), flat)}
 
 
 class Algebra:
@@ -56,7 +59,7 @@ class Algebra:
     version = ""
 
     def runs(self, inputs: ModuleInputs, _threads):
-        if inputs.case.variant != "shared_projection":
+        if inputs.case.variant != "shared_projection" or inputs.case.trains:
             return {}
         return {
             "W_v after the sum": Run(lambda: self.after_sum(inputs)),

@@ -27,6 +27,21 @@ class Run:
         return (result - expected).abs().nan_to_num(float("inf")).max().item()
 
 
+def run_of(inputs: Inputs, attention):
+    """A run of an attention that gives torch's tensors, with the gradients where the case trains."""
+    arguments = inputs.query, inputs.key, inputs.value, inputs.mask
+    options = {"scale": inputs.scale, "is_causal": inputs.case.causal}
+    if not inputs.case.trains:
+        return Run(lambda: attention(*arguments, **options))
+    leaves = arguments[:3]
+
+    def step():
+        output = attention(*arguments, **options)
+        return output, *torch.autograd.grad(output, leaves, inputs.grad_output)
+
+    return Run(step, lambda found: torch.cat([tensor.detach().flatten() for tensor in found]))
+
+
 class Ours:
     name = "ours"
 
@@ -34,10 +49,7 @@ class Ours:
         self.version = ""
 
     def runs(self, inputs: Inputs, _threads):
-        attention = torch.ops.self_attention.attention
-        arguments = inputs.query, inputs.key, inputs.value, inputs.mask
-        options = {"scale": inputs.scale, "is_causal": inputs.case.causal}
-        return {"attention": Run(lambda: attention(*arguments, **options))}
+        return {"attention": run_of(inputs, torch.ops.self_attention.attention)}
 
 
 class Torch:
@@ -47,13 +59,8 @@ class Torch:
         self.version = torch.__version__
 
     def runs(self, inputs: Inputs, _threads):
-        arguments = inputs.query, inputs.key, inputs.value, inputs.mask
-        options = {"scale": inputs.scale, "is_causal": inputs.case.causal}
-        return {
-            "scaled_dot_product_attention": Run(
-                lambda: F.scaled_dot_product_attention(*arguments, **options)
-            )
-        }
+        attention = F.scaled_dot_product_attention
+        return {attention.__name__: run_of(inputs, attention)}
 
 
 def load_peers(names):

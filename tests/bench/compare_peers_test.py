@@ -148,6 +148,27 @@ class ModulesTest(unittest.TestCase):
         padded = dataclasses.replace(case, variant="full_projection", padding=True)
         self.assertEqual(padded.flops, attention * 3 // 4 + 2 * linear + 2 * linear * 3 // 4)
 
+    def test_steps_give_the_gradients_of_the_class(self):
+        for step in (peer_module_cases.LONG_STEP, peer_module_cases.CAUSAL_STEP):
+            case = dataclasses.replace(step, batch=2, keys=30, queries=30, embed=32, heads=4)
+            inputs = peer_module_cases.make_inputs(case)
+            expected = inputs.expected()
+            # The output, of the input's size, the input's gradient and those of all parameters.
+            sizes = [tensor.numel() for tensor in (inputs.values, inputs.values, *inputs.parameters)]
+            self.assertEqual(expected.shape, (sum(sizes),))
+            for peer in (peer_modules.OurModule(), peer_modules.Original()):
+                good, refused = compare_peers.usable_runs(peer, inputs, expected, 1)
+                self.assertEqual((len(good), refused), (1, {}))
+
+    def test_operations_of_a_step(self):
+        step = peer_module_cases.LONG_STEP
+        forward = dataclasses.replace(step, trains=False)
+        attention = 4 * 2 * 1024 * 1024 * 512
+        projections = forward.flops - attention
+        self.assertEqual(step.flops, attention * 7 // 2 + 3 * projections)
+        self.assertEqual(dataclasses.replace(forward, causal=True).flops,
+                         attention * 1025 // 2048 + projections)
+
     def test_goals_are_geometric_means_over_all_of_their_cases(self):
         first, second = peer_module_cases.CASES[:2]
         goal = peer_module_cases.Goal("original", (first, second), Target(2, 4))

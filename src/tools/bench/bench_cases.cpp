@@ -1,6 +1,14 @@
 #include "tools/bench/bench_cases.h"
 
 namespace self_attention::bench {
+namespace {
+
+BenchCase training(const char* name, std::int64_t batch, std::int64_t length, bool causal) {
+  return {name,           batch, 8, length, length, 64, Dtype::kFloat32, causal, /*padding=*/false,
+          /*trains=*/true};
+}
+
+}  // namespace
 
 const std::vector<BenchCase>& bench_cases() {
   static const std::vector<BenchCase> cases = {
@@ -26,6 +34,11 @@ const std::vector<BenchCase>& bench_cases() {
       {"one-query-K512", 8, 8, 1, 512, 64},
       {"one-query-K4096", 1, 8, 1, 4096, 64},
       {"one-query-K8192", 4, 8, 1, 8192, 64},
+      training("train-L128", 8, 128, /*causal=*/false),
+      training("train-L512", 1, 512, /*causal=*/false),
+      training("train-L2048", 1, 2048, /*causal=*/false),
+      training("train-causal-L512", 1, 512, /*causal=*/true),
+      training("train-causal-L2048", 1, 2048, /*causal=*/true),
   };
   return cases;
 }
@@ -38,7 +51,9 @@ double needed_flops(const BenchCase& bench_case) {
   const std::int64_t queries = bench_case.query_length;
   const std::int64_t pairs =
       bench_case.causal ? queries * (queries + 1) / 2 : queries * kept_keys(bench_case);
-  return 4.0 * static_cast<double>(bench_case.batch * bench_case.heads * bench_case.head_dim) *
+  const double products = bench_case.trains ? 7 : 2;
+  return 2 * products *
+         static_cast<double>(bench_case.batch * bench_case.heads * bench_case.head_dim) *
          static_cast<double>(pairs);
 }
 

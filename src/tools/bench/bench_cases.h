@@ -19,6 +19,7 @@ struct BenchCase {
   Dtype dtype = Dtype::kFloat32;
   bool causal = false;
   bool padding = false;  ///< a bool mask (N, 1, 1, K) that leaves out the last quarter of the keys
+  bool trains = false;   ///< the gradients of query, key and value as well
 };
 
 /// The cases of `self-attention bench`, those of scripts/peer_cases.py.
@@ -27,7 +28,8 @@ const std::vector<BenchCase>& bench_cases();
 /// Keys that the padding mask keeps.
 std::int64_t kept_keys(const BenchCase& bench_case);
 
-/// Floating-point operations of the two products that cannot be left out.
+/// Floating-point operations of the two products that cannot be left out, and of the gradients'
+/// five.
 double needed_flops(const BenchCase& bench_case);
 
 /// Bytes of keys and values.

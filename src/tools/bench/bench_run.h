@@ -7,7 +7,8 @@
 
 namespace self_attention::bench {
 
-/// A case's two calls, on the same tensors. Results are thrown away.
+/// A case's two calls, on the same tensors, with the gradients where it trains. Results are thrown
+/// away.
 struct BenchCalls {
   std::function<void()> attention;  ///< self_attention::attention
   std::function<void()> torch;      ///< at::scaled_dot_product_attention
