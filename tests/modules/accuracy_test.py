@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 torch.ops.load_library(sys.argv[1])
 SHAPES, SEEDS = (int(n) for n in (sys.argv[2:4] or (40, 5)))
+GRADIENT_SHAPES, GRADIENT_SEEDS = 50, 20
 del sys.argv[1:]
 OPS = torch.ops.self_attention
 
@@ -52,19 +53,18 @@ MODULES = {
 }
 
 
-def make_shapes():
+def make_shapes(count):
     random.seed(0)
-    for i in range(SHAPES):
+    for i in range(count):
         queries = 1 if i % 5 == 0 else random.randint(2, 150)
         keys, head_dim = random.randint(1, 400), random.choice((4, 8, 16, 32, 64))
         heads = random.choice((1, 2, 4, 8))
         yield queries, keys, heads, head_dim, 1 + i % 8, 1 + i % 4, i % 3 == 1
 
 
-def errors(name, dtype, shape, seed):
-    """The largest errors of the op and of the plain operations."""
+def make_call(name, dtype, shape, seed):
+    """Inputs, a mask or None, parameters and the number of heads."""
     queries, keys, heads, head_dim, weight_scale, input_scale, masked = shape
-    formula, op = MODULES[name]
     torch.manual_seed(seed)
     embed, batch = heads * head_dim, max(1, 32 // queries)
     inputs = [
@@ -77,17 +77,47 @@ def errors(name, dtype, shape, seed):
         (weight_scale * (2 * torch.rand(size) - 1) / math.sqrt(size[-1])).to(dtype) for size in sizes
     ]
     mask = torch.rand(1, 1, 1, keys) > 0.3 if masked else None
+    return inputs, mask, parameters, heads
+
+
+def largest_error(result, right):
+    return (result.double() - right).abs().max().item()
+
+
+def errors(name, dtype, shape, seed):
+    """The largest errors of the op and of the plain operations."""
+    formula, op = MODULES[name]
+    inputs, mask, parameters, heads = make_call(name, dtype, shape, seed)
     right = formula(*(x.double() for x in inputs), mask, *(p.double() for p in parameters), heads)
     with torch.no_grad():
         results = op(*inputs, mask, *parameters, heads), formula(*inputs, mask, *parameters, heads)
-    return ((result.double() - right).abs().max().item() for result in results)
+    return (largest_error(result, right) for result in results)
+
+
+def gradient_errors(name, shape, seed):
+    """(the op's largest error, the formula's, the largest gradient) of every input and parameter."""
+    formula, op = MODULES[name]
+    inputs, mask, parameters, heads = make_call(name, torch.float32, shape, seed)
+    cotangent = torch.randn_like(inputs[2])
+
+    def gradients(function, dtype):
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in (*inputs, *parameters)]
+        output = function(*leaves[:3], mask, *leaves[3:], heads)
+        return torch.autograd.grad(output, leaves, cotangent.to(dtype))
+
+    right = gradients(formula, torch.float64)
+    ours, formulas = (gradients(function, torch.float32) for function in (op, formula))
+    return [
+        (largest_error(a, exact), largest_error(b, exact), exact.abs().max().item())
+        for a, b, exact in zip(ours, formulas, right)
+    ]
 
 
 class Accuracy(unittest.TestCase):
     def measure(self, name, dtype):
         """Ratios of the largest error of a shape, sorted, and the median of every single case's."""
         pooled, single = [], []
-        for shape in make_shapes():
+        for shape in make_shapes(SHAPES):
             pairs = [tuple(errors(name, dtype, shape, seed)) for seed in range(SEEDS)]
             ours, formulas = (max(column) for column in zip(*pairs))
             pooled.append((ours / max(formulas, 1e-30), shape))
@@ -103,6 +133,23 @@ class Accuracy(unittest.TestCase):
                 ratios, median = self.measure(name, torch.float32)
                 self.assertLessEqual(ratios[-1], 4.0)
                 self.assertLessEqual(ratios[int(0.95 * len(ratios)) - 1], 2.0)
+                self.assertLessEqual(median, 1.1)
+
+    def test_gradients(self):
+        for name in MODULES:
+            with self.subTest(name):
+                pooled, single = [], []
+                for shape in make_shapes(GRADIENT_SHAPES):
+                    cases = [gradient_errors(name, shape, seed) for seed in range(GRADIENT_SEEDS)]
+                    for of_leaf in zip(*cases):
+                        single += [a / b for a, b, _ in of_leaf if b > 0]
+                        ours, formulas, largest = (max(column) for column in zip(*of_leaf))
+                        self.assertLessEqual(ours, 6 * formulas + 4 * 2**-24 * largest, shape)
+                        pooled.append(ours / max(formulas, 1e-30) if ours > 0 else 0.0)
+                within = statistics.quantiles(pooled, n=20)[-1]
+                median = statistics.median(single)
+                print(f"{name} gradients: worst {max(pooled):.2f}, 95 % {within:.2f}, median {median:.3f}")
+                self.assertLessEqual(within, 2.5)
                 self.assertLessEqual(median, 1.1)
 
     def test_sixteen_bits(self):
