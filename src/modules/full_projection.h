@@ -52,7 +52,7 @@ struct FullCall {
 
 /// The forward pass without what the softmax cancels, and with projections where they are cheapest,
 /// around the fused kernel. Computes 16 bits in float32 and rounds once. `records`: whether
-/// autograd records it.
+/// autograd may record it.
 torch::Tensor folded_full_projection(const FullCall& call, bool records);
 
 }  // namespace self_attention

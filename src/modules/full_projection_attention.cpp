@@ -77,7 +77,7 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
       runs_fused(who, p.backend,
                  cpu::ineligible_because(inputs.values, scores.key_length, 1 / p.divisor()),
                  records)) {
-    return folded_full_projection({inputs, p, scores}, records);
+    return folded_full_projection({inputs, p, scores}, records || under_function_transform());
   }
 
   const int64_t heads = scores.heads;

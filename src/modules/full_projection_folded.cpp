@@ -54,8 +54,7 @@ class FoldedForward {
 
   torch::Tensor over_projected_keys(const ProjectionSizes& sizes) {
     // Times zero, for a gradient of zeros and not none.
-    const torch::Tensor key_bias =
-        records_ && p_.k_bias.requires_grad() ? wide_(p_.k_bias) * 0 : torch::Tensor();
+    const torch::Tensor key_bias = records_ ? wide_(p_.k_bias) * 0 : torch::Tensor();
     const torch::Tensor keys =
         torch::linear(wide_(inputs_.keys_or_values()), wide_(p_.k_weight), key_bias);
     // Moved, its gradient would not be NaN where that of the values is.
