@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/nn/modules/activation.h>
 
 #include <cmath>
@@ -25,6 +26,7 @@ constexpr int64_t kHeads = 3;
 constexpr int64_t kQueries = 5;
 constexpr int64_t kKeys = 7;
 constexpr int64_t kEmbed = 12;
+constexpr int64_t kHeadDim = 4;
 
 /// The same weights for every backend.
 template <typename Holder>
@@ -73,7 +75,7 @@ Tensor formula(const Holder& module, const Inputs& inputs, const Tensor& keep) {
   if constexpr (testing::kIsFull<Holder>) {
     q = heads_of(torch::linear(inputs.query, module->q_linear->weight, module->q_linear->bias));
     k = heads_of(torch::linear(inputs.keys, module->k_linear->weight, module->k_linear->bias));
-    divisor = std::sqrt(static_cast<double>(kEmbed / kHeads));
+    divisor = std::sqrt(static_cast<double>(kHeadDim));
   } else {
     q = torch::linear(heads_of(inputs.query), module->queries->weight);
     k = torch::linear(heads_of(inputs.keys), module->keys->weight);

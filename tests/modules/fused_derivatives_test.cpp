@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 
 #include <algorithm>
 #include <cmath>
