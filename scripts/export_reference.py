@@ -24,6 +24,7 @@ try:
     import reference_multihead
     import safetensors.torch
     import torch
+    from atomic_file import write_atomically
     from reference_run import evaluate
     from reference_source import SourceError, load_source, our_source
     from reference_spec import DTYPES, VARIANTS
@@ -133,16 +134,6 @@ def manifest_text(sources, options, records):
     }
     lines = ",\n  ".join(json.dumps(record.entry) for record in records)
     return f'{json.dumps(head, indent=1)[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
-
-
-def write_atomically(path, data):
-    """The whole file or none of it, also where the process is killed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_reference(sources, options, records):

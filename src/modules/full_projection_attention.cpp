@@ -59,11 +59,23 @@ ScoreShape check_arguments(std::string_view who, const FullInputs& inputs,
   return scores;
 }
 
+FullParameters parameters_of(const FullProjectionAttentionImpl& module) {
+  return {module.q_linear->weight,      module.q_linear->bias,
+          module.k_linear->weight,      module.k_linear->bias,
+          module.v_linear->weight,      module.v_linear->bias,
+          module.output_linear->weight, module.output_linear->bias,
+          module.options.num_heads(),   module.options.backend(),
+          module.options.is_causal(),   module.is_training() ? module.options.dropout() : 0};
+}
+
+/// Where `weights` is given it receives those of the softmax, (N, H, Q, K), and the backend is
+/// Eager, the one that has them.
 torch::Tensor attend(std::string_view who, const FullInputs& inputs,
-                     const FullParameters& parameters) {
+                     const FullParameters& parameters, torch::Tensor* weights = nullptr) {
   const ScoreShape scores = check_arguments(who, inputs, parameters);
   const FullParameters& p = parameters;
-  if (runs_fused(who, p.backend,
+  if (weights == nullptr &&
+      runs_fused(who, p.backend,
                  cpu::ineligible_because(inputs.values, scores.key_length, 1 / p.divisor()))) {
     return folded_full_projection({inputs, p, scores});
   }
@@ -79,10 +91,11 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
   const torch::Tensor v = split_heads(torch::linear(values, p.v_weight, p.v_bias), heads);
 
   const torch::Tensor mask = combined_mask({q, k, v, inputs.mask, 1 / p.divisor(), p.is_causal});
-  torch::Tensor weights =
+  torch::Tensor attention =
       reference::masked_softmax(torch::matmul(q, k.transpose(-2, -1)), mask, p.divisor());
-  if (p.dropout_p > 0) weights = reference::drop(weights, p.dropout_p, reference::draw_seed());
-  const torch::Tensor attended = torch::matmul(weights, v);
+  if (weights != nullptr) *weights = attention;
+  if (p.dropout_p > 0) attention = reference::drop(attention, p.dropout_p, reference::draw_seed());
+  const torch::Tensor attended = torch::matmul(attention, v);
   const torch::Tensor merged = attended.permute({0, 2, 1, 3})
                                    .contiguous()
                                    .view({scores.batch, scores.query_length, p.embed_dim()});
@@ -143,11 +156,16 @@ torch::Tensor FullProjectionAttentionImpl::forward(const torch::Tensor& values,
                                                    const torch::Tensor& keys,
                                                    const torch::Tensor& query,
                                                    const torch::Tensor& mask) {
-  return attend(
-      "FullProjectionAttention", {values, keys, query, mask},
-      {q_linear->weight, q_linear->bias, k_linear->weight, k_linear->bias, v_linear->weight,
-       v_linear->bias, output_linear->weight, output_linear->bias, options.num_heads(),
-       options.backend(), options.is_causal(), is_training() ? options.dropout() : 0});
+  return attend("FullProjectionAttention", {values, keys, query, mask}, parameters_of(*this));
+}
+
+std::tuple<torch::Tensor, torch::Tensor> FullProjectionAttentionImpl::forward_with_weights(
+    const torch::Tensor& values, const torch::Tensor& keys, const torch::Tensor& query,
+    const torch::Tensor& mask, bool average_weights) {
+  torch::Tensor weights;
+  torch::Tensor output = attend("FullProjectionAttention", {values, keys, query, mask},
+                                parameters_of(*this), &weights);
+  return {std::move(output), average_weights ? weights.mean(1) : weights};
 }
 
 }  // namespace self_attention

@@ -22,7 +22,8 @@ class FoldedForward {
         records_(records_gradients(inputs_.values, inputs_.keys_or_values(),
                                    inputs_.query_or_values(), p_.q_weight, p_.q_bias, p_.k_weight,
                                    p_.k_bias, p_.v_weight, p_.v_bias, p_.output_weight,
-                                   p_.output_bias)),
+                                   p_.output_bias) ||
+                 under_function_transform()),
         wide_(call.parameters.output_bias) {}
 
   torch::Tensor run() {
@@ -65,8 +66,7 @@ class FoldedForward {
 
   torch::Tensor over_projected_keys(const ProjectionSizes& sizes) {
     // Times zero, for a gradient of zeros and not none.
-    const torch::Tensor key_bias =
-        records_ && p_.k_bias.requires_grad() ? wide_(p_.k_bias) * 0 : torch::Tensor();
+    const torch::Tensor key_bias = records_ ? wide_(p_.k_bias) * 0 : torch::Tensor();
     const torch::Tensor keys = project(inputs_.keys_or_values(), p_.k_weight, key_bias);
     // Moved, its gradient would not be NaN where that of the values is.
     const bool moved = !records_ && sums_to_one() && moves_value_bias(sizes);

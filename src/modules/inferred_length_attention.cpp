@@ -31,7 +31,7 @@ bool keeps_axes(const torch::Tensor& input, int64_t batch, int64_t length) {
 }
 
 torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
-                     const SharedHeadParameters& parameters) {
+                     const SharedHeadParameters& parameters, torch::Tensor* weights = nullptr) {
   check_shared_heads(who, inputs, "queries", parameters);
   TORCH_CHECK_VALUE(inputs.query.dim() >= 1 && inputs.query.size(0) >= 1,
                     message(who, "queries", "a batch of at least one, (N >= 1, Q, E)",
@@ -54,7 +54,7 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
         ": the reshape moves elements between axes, as in Python. Batches that agree and "
         "heads that divide embed_size avoid it.");
   }
-  return shared_heads_attention(who, inputs, parameters, scores);
+  return shared_heads_attention(who, inputs, parameters, scores, weights);
 }
 
 }  // namespace
@@ -111,10 +111,17 @@ torch::Tensor InferredLengthAttentionImpl::forward(const torch::Tensor& values_,
                                                    const torch::Tensor& keys_,
                                                    const torch::Tensor& queries_,
                                                    const torch::Tensor& mask) {
-  return attend(
-      "InferredLengthAttention", {values_, keys_, queries_, mask},
-      {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias, options.heads(),
-       options.backend(), options.is_causal(), is_training() ? options.dropout() : 0});
+  return attend("InferredLengthAttention", {values_, keys_, queries_, mask},
+                shared_head_parameters(*this));
+}
+
+std::tuple<torch::Tensor, torch::Tensor> InferredLengthAttentionImpl::forward_with_weights(
+    const torch::Tensor& values_, const torch::Tensor& keys_, const torch::Tensor& queries_,
+    const torch::Tensor& mask, bool average_weights) {
+  torch::Tensor weights;
+  torch::Tensor output = attend("InferredLengthAttention", {values_, keys_, queries_, mask},
+                                shared_head_parameters(*this), &weights);
+  return {std::move(output), average_weights ? weights.mean(1) : weights};
 }
 
 }  // namespace self_attention

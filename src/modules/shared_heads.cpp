@@ -42,9 +42,10 @@ void check_shared_heads(std::string_view who, const SharedHeadInputs& inputs,
 
 torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInputs& inputs,
                                      const SharedHeadParameters& parameters,
-                                     const ScoreShape& scores) {
+                                     const ScoreShape& scores, torch::Tensor* weights) {
   const auto& [batch, heads, query_length, key_length] = scores;
-  if (runs_fused(who, parameters.backend,
+  if (weights == nullptr &&
+      runs_fused(who, parameters.backend,
                  cpu::ineligible_because(inputs.query, key_length, 1 / parameters.divisor()))) {
     return folded_shared_heads(inputs, parameters, scores);
   }
@@ -65,11 +66,12 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
   const torch::Tensor mask =
       combined_mask({queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
                      inputs.mask, 1 / parameters.divisor(), parameters.is_causal});
-  torch::Tensor weights = reference::masked_softmax(energy, mask, parameters.divisor());
+  torch::Tensor attention = reference::masked_softmax(energy, mask, parameters.divisor());
+  if (weights != nullptr) *weights = attention;
   if (parameters.dropout_p > 0) {
-    weights = reference::drop(weights, parameters.dropout_p, reference::draw_seed());
+    attention = reference::drop(attention, parameters.dropout_p, reference::draw_seed());
   }
-  const torch::Tensor attended = torch::einsum("nhql,nlhd->nqhd", {weights, values});
+  const torch::Tensor attended = torch::einsum("nhql,nlhd->nqhd", {attention, values});
   const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});
   return torch::linear(merged, parameters.fc_out_weight, parameters.fc_out_bias);
 }

@@ -45,6 +45,20 @@ struct SharedHeadLayers {
 SharedHeadLayers register_shared_heads(torch::nn::Module& module, int64_t embed_size,
                                        int64_t heads);
 
+/// Those and the options of one of the modules.
+template <typename Module>
+SharedHeadParameters shared_head_parameters(const Module& module) {
+  return {module.values->weight,
+          module.keys->weight,
+          module.queries->weight,
+          module.fc_out->weight,
+          module.fc_out->bias,
+          module.options.heads(),
+          module.options.backend(),
+          module.options.is_causal(),
+          module.is_training() ? module.options.dropout() : 0};
+}
+
 struct SharedHeadInputs {
   const torch::Tensor& values;
   const torch::Tensor& keys;
@@ -67,9 +81,10 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
 /// operation by operation that of the Python classes, so that results and gradients are bit-equal.
 ///
 /// Inputs are reshaped to the sizes in `scores`: values and keys to (N, K, H, d), query to
-/// (N, Q, H, d). Returns (N, Q, E).
+/// (N, Q, H, d). Returns (N, Q, E). Where `weights` is given it receives those of the softmax,
+/// (N, H, Q, K), and the backend is Eager, the one that has them.
 torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInputs& inputs,
                                      const SharedHeadParameters& parameters,
-                                     const ScoreShape& scores);
+                                     const ScoreShape& scores, torch::Tensor* weights = nullptr);
 
 }  // namespace self_attention

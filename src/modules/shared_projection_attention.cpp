@@ -7,7 +7,7 @@ namespace self_attention {
 namespace {
 
 torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
-                     const SharedHeadParameters& parameters) {
+                     const SharedHeadParameters& parameters, torch::Tensor* weights = nullptr) {
   check_shared_heads(who, inputs, "query", parameters);
   const int64_t embed = parameters.embed_size();
   check_divisible_sizes(who, {"embed_size", embed}, {"heads", parameters.heads});
@@ -16,7 +16,7 @@ torch::Tensor attend(std::string_view who, const SharedHeadInputs& inputs,
   const ScoreShape scores = {inputs.query.size(0), parameters.heads, inputs.query.size(1),
                              inputs.keys.size(1)};
   check_mask(who, inputs.mask, scores, parameters.fc_out_bias.device());
-  return shared_heads_attention(who, inputs, parameters, scores);
+  return shared_heads_attention(who, inputs, parameters, scores, weights);
 }
 
 }  // namespace
@@ -73,10 +73,17 @@ torch::Tensor SharedProjectionAttentionImpl::forward(const torch::Tensor& values
                                                      const torch::Tensor& keys_,
                                                      const torch::Tensor& query,
                                                      const torch::Tensor& mask) {
-  return attend(
-      "SharedProjectionAttention", {values_, keys_, query, mask},
-      {values->weight, keys->weight, queries->weight, fc_out->weight, fc_out->bias, options.heads(),
-       options.backend(), options.is_causal(), is_training() ? options.dropout() : 0});
+  return attend("SharedProjectionAttention", {values_, keys_, query, mask},
+                shared_head_parameters(*this));
+}
+
+std::tuple<torch::Tensor, torch::Tensor> SharedProjectionAttentionImpl::forward_with_weights(
+    const torch::Tensor& values_, const torch::Tensor& keys_, const torch::Tensor& query,
+    const torch::Tensor& mask, bool average_weights) {
+  torch::Tensor weights;
+  torch::Tensor output = attend("SharedProjectionAttention", {values_, keys_, query, mask},
+                                shared_head_parameters(*this), &weights);
+  return {std::move(output), average_weights ? weights.mean(1) : weights};
 }
 
 }  // namespace self_attention

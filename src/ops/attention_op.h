@@ -44,6 +44,10 @@ bool records_gradients(const torch::Tensor& first, const Tensors&... others) {
 /// Whether autograd would record the call.
 bool records_gradients(const AttentionArguments& arguments);
 
+/// Whether vmap or another function transform is at work. What their tensors stand for may be
+/// recorded, which records_gradients() does not see.
+bool under_function_transform();
+
 /// Whether derivatives are wanted that follow LibTorch's operations, not an autograd Function:
 /// forward-mode ones and function transforms.
 bool needs_formula(const AttentionArguments& arguments);

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "support/identity_modules.h"
+#include "support/all_modules.h"
 #include "support/temporary_folder.h"
 #include "support/tensor_matchers.h"
 
@@ -50,19 +50,7 @@ class Dropout : public ::testing::Test {
   }
 };
 
-using Modules =
-    ::testing::Types<SharedProjectionAttention, FullProjectionAttention, InferredLengthAttention>;
-
-class ModuleNames {
- public:
-  template <typename Holder>
-  static std::string GetName(int /*index*/) {
-    if (std::is_same_v<Holder, FullProjectionAttention>) return "FullProjection";
-    return std::is_same_v<Holder, InferredLengthAttention> ? "InferredLength" : "SharedProjection";
-  }
-};
-
-TYPED_TEST_SUITE(Dropout, Modules, ModuleNames);
+TYPED_TEST_SUITE(Dropout, testing::AllModules, testing::ModuleNames);
 
 TYPED_TEST(Dropout, DropsInTrainingModeAlone) {
   const auto x = torch::randn({2, 9, 8});
@@ -146,6 +134,17 @@ TYPED_TEST(Dropout, IsPrintedWhereItIsOn) {
   std::ostringstream text;
   this->make(Backend::Auto)->pretty_print(text);
   EXPECT_TRUE(text.str().ends_with("=2, dropout=0.4)")) << text.str();
+}
+
+TYPED_TEST(Dropout, LeavesTheWeightsThatAreShownWhole) {
+  const auto x = torch::randn({2, 9, 8});
+  auto module = this->make(Backend::Auto);
+  torch::manual_seed(5);
+  const auto [output, weights] = module->forward_with_weights(x, x, x);
+  EXPECT_TRUE(near(weights.sum(-1), torch::ones({2, 9}), 1e-5));
+  module->options.backend(Backend::Eager);
+  torch::manual_seed(5);
+  EXPECT_TRUE(bit_equal(output, module->forward(x, x, x)));
 }
 
 TYPED_TEST(Dropout, IsNotInArchives) {

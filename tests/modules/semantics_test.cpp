@@ -1,13 +1,8 @@
 // What the numbers mean: scale, masks, empty sequences, non-finite inputs, low precision.
 
 #include <ATen/autocast_mode.h>
-#include <ATen/functorch/BatchedTensorImpl.h>
-#include <ATen/functorch/DynamicLayer.h>
-#include <ATen/ops/_make_dual.h>
-#include <ATen/ops/_unpack_dual.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/forward_grad.h>
 
 #include <cmath>
 #include <limits>
@@ -15,6 +10,7 @@
 
 #include "support/identity_modules.h"
 #include "support/tensor_matchers.h"
+#include "support/transforms.h"
 
 namespace self_attention {
 namespace {
@@ -270,35 +266,24 @@ TEST(Gradients, ForwardModeIsTheDirectionalDerivative_R67) {
   const auto run = [&](const torch::Tensor& input) {
     return module->forward(input, input, input, mask);
   };
-  const auto level = torch::autograd::ForwardADLevel::get_next_idx();
-  const auto dual = run(at::_make_dual(x, direction, static_cast<int64_t>(level)));
-  const auto tangent = std::get<1>(at::_unpack_dual(dual, static_cast<int64_t>(level)));
-  torch::autograd::ForwardADLevel::release_idx(level);
   const double step = 1e-6;
   const auto expected = (run(x + step * direction) - run(x - step * direction)) / (2 * step);
-  ASSERT_TRUE(tangent.defined());
-  EXPECT_TRUE(near(tangent, expected, 1e-8));
+  EXPECT_TRUE(near(testing::forward_derivative(run, x, direction), expected, 1e-8));
 }
 
 TEST(Gradients, VmapRunsTheModuleOnEachSample_R67) {
-  namespace functorch = at::functorch;
   torch::manual_seed(0);
   SharedProjectionAttention module(4, 2);
   module->to(torch::kFloat64);
   const torch::NoGradGuard no_grad;
   const auto samples = torch::randn({5, 1, 3, 4}, torch::kFloat64);
-  const auto level = functorch::initAndPushDynamicLayer(
-      functorch::TransformType::Vmap, c10::SymInt(5), functorch::RandomnessType::Error);
-  const auto sample = functorch::makeBatched(samples, 0, level);
-  const auto output = module->forward(sample, sample, sample, causal_mask(3, 3));
-  functorch::popDynamicLayerAndDeleteMetadata();
-  const auto* batched = functorch::maybeGetBatchedImpl(output);
-  ASSERT_NE(batched, nullptr);
-  const auto results = batched->value().movedim(batched->bdim(), 0);
+  const auto run = [&](const torch::Tensor& x) {
+    return module->forward(x, x, x, causal_mask(3, 3));
+  };
+  const auto results = testing::mapped(run, samples);
   ASSERT_EQ(results.sizes(), samples.sizes());
   for (int64_t i = 0; i < 5; ++i) {
-    const auto alone = module->forward(samples[i], samples[i], samples[i], causal_mask(3, 3));
-    EXPECT_TRUE(near(results[i], alone, 1e-14));
+    EXPECT_TRUE(near(results[i], run(samples[i]), 1e-14));
   }
 }
 

@@ -67,41 +67,6 @@ class Op(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "query: expected what the fused kernel can run"):
             torch.ops.self_attention._attention_with_sums(*inputs(torch.float64), scale=0.3)
 
-    def test_second_derivatives_beside_the_fused_kernel(self):
-        for dtype, bound in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
-            for wanted in range(3):
-                with self.subTest(dtype=dtype, wanted=wanted):
-                    def second(dtype):
-                        tensors = list(inputs(dtype))
-                        tensors[wanted].requires_grad_()
-                        output = attention(*tensors, scale=0.3, is_causal=True)
-                        (first,) = torch.autograd.grad(output.square().sum(), tensors[wanted], create_graph=True)
-                        return torch.autograd.grad(first.square().sum(), tensors[wanted])[0].double()
-
-                    exact = second(torch.float64)
-                    self.assertLess((second(dtype) - exact).abs().max(), bound * exact.abs().max())
-
-    def test_derivatives_of_every_kind(self):
-        tensors = inputs(torch.float64, True)
-        mask = torch.rand(2, 1, 1, 7) > 0.3
-
-        def call(query, key, value):
-            return attention(query, key, value, mask, scale=0.3)
-
-        self.assertTrue(torch.autograd.gradcheck(call, tensors, check_forward_ad=True, check_batched_grad=True))
-        self.assertTrue(torch.autograd.gradgradcheck(call, tensors))
-
-    def test_vmap_of_gradients(self):
-        samples = tuple(torch.randn(4, 2, 3, length, 8) for length in (5, 7, 7))
-
-        def loss(query, key, value):
-            return attention(query, key, value, scale=0.3).square().sum()
-
-        batched = torch.func.vmap(torch.func.grad(loss))(*samples)
-        for i in range(4):
-            alone = torch.func.grad(loss)(*(tensor[i] for tensor in samples))
-            torch.testing.assert_close(batched[i], alone)
-
     def test_errors_are_pythons_kinds(self):
         query, key, value = inputs()
         with self.assertRaisesRegex(ValueError, r"\[attention\] mask: expected a shape that broadcasts"):

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <tuple>
 
 namespace self_attention {
 
@@ -100,6 +101,20 @@ class SELF_ATTENTION_API FullProjectionAttentionImpl
   /// parameters are inference tensors refuses to record gradients.
   torch::Tensor forward(const torch::Tensor& values, const torch::Tensor& keys = {},
                         const torch::Tensor& query = {}, const torch::Tensor& mask = {});
+
+  /// forward() together with the weights that it gives the values, for a look at attention maps:
+  /// the same arguments, checks and errors, then the output and softmax(score / √d).
+  ///
+  /// `average_weights` gives their mean over the heads, (N, Q, K); otherwise they are
+  /// (N, H, Q, K). Every row sums to one; a masked key has weight 0, and a query whose keys are all
+  /// masked 1/K for each. Runs the operations of Backend::Eager whatever the option, equal to that
+  /// to the bit, and keeps the scores in memory. Gradients are recorded
+  /// through both results. Under dropout the weights are those before any is dropped.
+  std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(const torch::Tensor& values,
+                                                                const torch::Tensor& keys = {},
+                                                                const torch::Tensor& query = {},
+                                                                const torch::Tensor& mask = {},
+                                                                bool average_weights = true);
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(torch::Tensor())},

@@ -20,8 +20,8 @@ torch::Tensor call_below_autograd(const AttentionArguments& arguments) {
 }
 
 /// Gradients by the fused kernel, from the result and its rows' maxima and sums. Where they are to
-/// be differentiated once more, and where the fused kernel is not eligible, by the reference
-/// formula, for which the inputs are enough.
+/// be differentiated once more, in either mode, and where the fused kernel is not eligible, by the
+/// reference formula, for which the inputs are enough.
 class DifferentiableAttention : public torch::autograd::Function<DifferentiableAttention> {
  public:
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
@@ -57,9 +57,11 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
     std::array<bool, 3> wanted;
     for (std::size_t i = 0; i < 3; ++i) wanted[i] = context->needs_input_grad(i);
     const AttentionResult result = {saved[4], saved[5], saved[6]};
-    const auto found = result.output.defined() && !torch::GradMode::is_enabled()
-                           ? call_attention_backward(arguments, result, gradients[0], wanted)
-                           : formula_gradients(arguments, gradients[0], wanted);
+    const bool differentiated = torch::GradMode::is_enabled() || needs_formula(arguments) ||
+                                torch::autograd::isFwGradDefined(gradients[0]);
+    const bool fused = result.output.defined() && !differentiated;
+    const auto found = fused ? call_attention_backward(arguments, result, gradients[0], wanted)
+                             : formula_gradients(arguments, gradients[0], wanted);
     return {found[0], found[1], found[2], {}, {}, {}, {}};
   }
 
@@ -114,10 +116,13 @@ TORCH_LIBRARY_IMPL(self_attention, Autograd, library) {
 
 }  // namespace
 
-bool needs_formula(const AttentionArguments& arguments) {
+bool under_function_transform() {
   const c10::DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
-  return included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode) ||
-         torch::autograd::isFwGradDefined(arguments.query) ||
+  return included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
+}
+
+bool needs_formula(const AttentionArguments& arguments) {
+  return under_function_transform() || torch::autograd::isFwGradDefined(arguments.query) ||
          torch::autograd::isFwGradDefined(arguments.key) ||
          torch::autograd::isFwGradDefined(arguments.value);
 }
