@@ -1,6 +1,7 @@
 // dropout as an option of the modules, under each backend.
 
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/utils.h>
 
 #include <limits>
