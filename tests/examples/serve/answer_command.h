@@ -1,0 +1,22 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "archive_server.h"
+
+namespace serve {
+
+struct AnswerCommand {
+  std::string archive;
+  std::string requests;
+  std::string answers;
+  ServerOptions server;
+};
+
+CLI::App* add_answer_command(CLI::App& app, AnswerCommand& command);
+
+/// Prints the messages of requests that failed. The exit code: 0, or 1 where there are any.
+int run_answer(const AnswerCommand& command);
+
+}  // namespace serve
