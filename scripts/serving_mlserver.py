@@ -45,7 +45,8 @@ class MLServer:
 
     def start(self, port, grpc_port=None, threads=2):
         settings = {"debug": False, "host": "127.0.0.1", "http_port": port,
-                    "grpc_port": grpc_port or free_port(), "metrics_endpoint": None,
+                    "grpc_port": grpc_port or free_port(), "grpc_max_message_length": 2**31 - 1,
+                    "metrics_endpoint": None,
                     "parallel_workers": 0}
         (self.repository / "settings.json").write_text(json.dumps(settings, indent=1))
         environment = server_environment(self._library, (), threads)

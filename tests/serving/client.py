@@ -26,16 +26,23 @@ class Client:
         # gRPC has the one form, and no argument for it.
         self._choice = {"binary_data": self._form == "binary"} if transport == "http" else {}
 
-    def infer(self, model, tensors):
-        """The output for tensors by name. Raises tritonclient's exception with the server's words."""
+    def prepare(self, tensors):
+        """A request of tensors by name, for send."""
         inputs = []
         for name, tensor in tensors.items():
             one = self._api.InferInput(name, list(tensor.shape), DATATYPES[tensor.dtype])
             one.set_data_from_numpy(tensor.numpy(), **self._choice)
             inputs.append(one)
-        outputs = [self._api.InferRequestedOutput("OUTPUT__0", **self._choice)]
+        return inputs, [self._api.InferRequestedOutput("OUTPUT__0", **self._choice)]
+
+    def send(self, model, request):
+        """The output. Raises tritonclient's exception with the server's words."""
+        inputs, outputs = request
         result = self._client.infer(model, inputs, outputs=outputs)
         return torch.from_numpy(result.as_numpy("OUTPUT__0").copy())
+
+    def infer(self, model, tensors):
+        return self.send(model, self.prepare(tensors))
 
     def reload(self, model):
         self._client.load_model(model)

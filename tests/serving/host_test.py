@@ -1,5 +1,5 @@
 """The example of a host in C++, tests/examples/serve, built with the installed package and run:
-host_test.py BUILD_DIR TORCH_DIR TORCHSCRIPT_PROBE [UNITTEST OPTIONS]
+host_test.py BUILD_DIR TORCH_DIR TORCHSCRIPT_PROBE LIBRARY [UNITTEST OPTIONS]
 """
 
 import subprocess
@@ -9,14 +9,15 @@ import unittest
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "io")]
 
 from archives import export_all, job, make_class, write_weights
 
-BUILD, TORCH_DIR, PROBE = sys.argv[1:4]
-del sys.argv[1:4]
+BUILD, TORCH_DIR, PROBE, LIBRARY = sys.argv[1:5]
+del sys.argv[1:5]
 SERVE = Path(BUILD) / "examples" / "serve" / "serve"
 EMBED, HEADS = 64, 4
 VARIANTS = ("shared_projection", "full_projection", "inferred_length")
@@ -55,11 +56,11 @@ class HostTest(unittest.TestCase):
         self.assertEqual(export_all(PROBE, [job(variant, weights, out, EMBED, HEADS, ops=ops, **form)]), ["ok"])
         return module, out
 
-    def answer(self, archive, requests):
+    def answer(self, model, requests, *options):
         """The process, and the answers in its file."""
         sent, got = self.folder / "requests.pt", self.folder / "answers.pt"
         torch.save(requests, sent)
-        run = serve("answer", archive, sent, got)
+        run = serve("answer", model, sent, got, *options)
         # A file of our own; LibTorch writes what the careful reader does not know.
         return run, torch.load(got, weights_only=False) if got.exists() else None
 
@@ -73,16 +74,65 @@ class HostTest(unittest.TestCase):
             for ops in KINDS:
                 with self.subTest(variant, ops=ops):
                     module, archive = self.export(variant, ops)
-                    requests = []
-                    for rows, keys, queries in ((1, 1, 1), (2, 5, 3), (3, 40, 7), (8, 16, 16)) * 4:
-                        lengths = (keys, keys, queries)
-                        tensors = [torch.randn(rows, length, EMBED) for length in lengths]
-                        requests.append([*tensors, torch.rand(rows, 1, 1, keys) < 0.7])
-                    run, answers = self.answer(archive, requests)
-                    self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
-                    self.assertEqual(len(answers), len(requests))
-                    for tensors, found in zip(requests, answers):
-                        torch.testing.assert_close(found, module(*tensors).detach(), rtol=1e-5, atol=1e-6)
+                    self.check_answers(module, archive)
+
+    def check_answers(self, module, model, *options, masked=True):
+        requests = []
+        for rows, keys, queries in ((1, 1, 1), (2, 5, 3), (3, 40, 7), (8, 16, 16)) * 4:
+            tensors = [torch.randn(rows, length, EMBED) for length in (keys, keys, queries)]
+            requests.append(tensors + ([torch.rand(rows, 1, 1, keys) < 0.7] if masked else []))
+        run, answers = self.answer(model, requests, *options)
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
+        self.assertEqual(len(answers), len(requests))
+        for tensors, found in zip(requests, answers):
+            torch.testing.assert_close(found, module(*tensors).detach(), rtol=1e-5, atol=1e-6)
+
+    def compiled(self, variant, mask):
+        """The class, and a package of AOTInductor."""
+        module, out = make_class(variant, EMBED, HEADS), self.folder / f"{variant}.pt2"
+        weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
+        words = [sys.executable, ROOT / "scripts" / "compile_module.py", "--library", LIBRARY,
+                 "--variant", variant, "--weights", weights, "--heads", HEADS, "--mask", mask, "--out", out]
+        run = subprocess.run([*map(str, words)], capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stdout), (0, f"wrote {out}\n"), run.stderr)
+        return module, out
+
+    def test_a_package_answers_with_its_weights_and_with_others(self):
+        for variant, mask in (("shared_projection", "required"), ("full_projection", "none")):
+            with self.subTest(variant, mask=mask):
+                module, package = self.compiled(variant, mask)
+                self.check_answers(module, package, masked=mask == "required")
+                trained = self.folder / "trained.safetensors"
+                run = serve("train", package, trained, "--steps", 20)
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+                first, last = (float(line.split()[1]) for line in run.stdout.splitlines())
+                self.assertLess(last, first)
+                module.load_state_dict(load_file(trained))
+                self.check_answers(module, package, "--weights", trained, masked=mask == "required")
+                found = self.measure(package, "--requests", 2000)
+                self.assertEqual(found["answered"], "2000")
+                if mask == "required":
+                    self.check_odd_requests(module, package, trained)
+
+    def check_odd_requests(self, module, package, weights):
+        x, mask = torch.randn(2, 5, EMBED), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+        wrong = {"values: expected as many positions": [x[:, :4].contiguous(), x, x, mask],
+                 "query: expected shape": [x, x, x[..., :8].contiguous(), mask],
+                 "values: expected float32": [x.double(), x, x, mask],
+                 "mask: expected a shape that broadcasts": [x, x, x, mask[..., :3].contiguous()],
+                 "mask: expected shape (N, 1, 1, K)": [x, x, x, mask.expand(2, 1, 5, 5).contiguous()],
+                 "arguments: expected 4 tensors, got 3": [x, x, x]}
+        none = x[:, :0]
+        right = [[x, x, x, mask[:1].float()], [none, none, x, mask[..., :0]],
+                 [x[:0], x[:0], x[:0], mask[:0]], [x, x, none, mask]]
+        run, answers = self.answer(package, [*wrong.values(), *right], "--weights", weights)
+        self.assertEqual(run.returncode, 1)
+        for index, (line, words) in enumerate(zip(run.stdout.splitlines(), wrong)):
+            self.assertTrue(line.startswith(f"request {index}: ["), line)
+            self.assertIn(words, line)
+        for tensors, found in zip(right, answers[len(wrong):]):
+            expected = module(*tensors).detach()
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
     def test_a_wrong_request_fails_alone(self):
         for ops in KINDS:
@@ -101,12 +151,16 @@ class HostTest(unittest.TestCase):
         torch.jit.script(torch.nn.Linear(2, 2)).save(other)
         absent, bad = self.folder / "absent.pt", self.folder / "bad.pt"
         bad.write_bytes(b"no archive")
+        package = self.folder / "absent.pt2"
+        bad.with_suffix(".pt2").write_bytes(b"no package")
         torch.save({"a": 1}, self.folder / "dict.pt")
-        for words, said in ((["load", absent], "[serve] archive: expected a TorchScript archive, got"),
-                            (["load", bad], "[serve] archive: expected a TorchScript archive, got"),
-                            (["load", other], "[serve] archive: expected one of `self-attention export`"),
+        for words, said in ((["load", absent], "[serve] model: expected a TorchScript archive, got"),
+                            (["load", bad], "[serve] model: expected a TorchScript archive, got"),
+                            (["load", other], "[serve] model: expected an archive of `self-attention export`"),
                             (["load", archive, "--lengths", 9, 3], "[serve] --lengths: expected the shorter one first"),
                             (["load", archive, "--threads", 0], "--threads"),
+                            (["load", package, "--requests", 1], "[serve] model: expected a package of AOTInductor"),
+                            (["load", bad.with_suffix(".pt2")], "[serve] model: expected a package of AOTInductor"),
                             (["answer", archive, absent, bad], "[serve] requests: expected a file that can be read"),
                             (["answer", archive, bad, absent], "[serve] requests: expected a list of lists of tensors"),
                             (["answer", archive, self.folder / "dict.pt", absent], "[serve] requests: expected a list")):

@@ -8,6 +8,8 @@
 #include <iostream>
 #include <iterator>
 
+#include "module.h"
+
 namespace serve {
 namespace {
 
@@ -46,16 +48,23 @@ void write_answers(const std::string& path, const c10::List<torch::Tensor>& answ
   throw Error("[serve] answers: expected a file that can be written, got " + path);
 }
 
+void replace_weights(const Model& model, const AnswerCommand& command) {
+  if (!model.set_weights) {
+    throw Error("[serve] --weights: expected a model that is not frozen, got " + command.model);
+  }
+  model.set_weights(read_weights(model.info, command.weights));
+}
+
 }  // namespace
 
 CLI::App* add_answer_command(CLI::App& app, AnswerCommand& command) {
   CLI::App* answer = app.add_subcommand("answer", "Answers the requests in a file, side by side");
-  answer->add_option("archive", command.archive, "An archive of `self-attention export`")
-      ->required();
+  answer->add_option("model", command.model, kModelHelp)->required();
   answer->add_option("requests", command.requests, "torch.save of a list of lists of tensors")
       ->required();
   answer->add_option("answers", command.answers, "The file to write: a list of tensors")
       ->required();
+  answer->add_option("--weights", command.weights, "A state dict to use in place of the model's");
   answer->add_option("--threads", command.server.threads, "Threads that compute")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -66,7 +75,9 @@ int run_answer(const AnswerCommand& command) {
   std::vector<Arguments> requests = read_requests(command.requests);
   ServerOptions options = command.server;
   options.queue = std::max<std::size_t>(requests.size(), 1);
-  ArchiveServer server(load_archive(command.archive), options);
+  Model model = load_model(command.model, options.threads);
+  if (!command.weights.empty()) replace_weights(model, command);
+  ModelServer server(std::move(model), options);
   std::vector<std::future<torch::Tensor>> waiting;
   for (Arguments& arguments : requests) waiting.push_back(server.submit(std::move(arguments)));
   c10::List<torch::Tensor> answers;

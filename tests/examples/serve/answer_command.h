@@ -3,14 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "archive_server.h"
+#include "model_server.h"
 
 namespace serve {
 
 struct AnswerCommand {
-  std::string archive;
+  std::string model;
   std::string requests;
   std::string answers;
+  std::string weights;
   ServerOptions server;
 };
 

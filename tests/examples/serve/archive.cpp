@@ -1,7 +1,9 @@
 #include "archive.h"
 
+#include <torch/script.h>
+
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <utility>
 
 namespace serve {
 namespace {
@@ -12,50 +14,52 @@ torch::jit::Module load_module(const std::string& path, torch::jit::ExtraFilesMa
   try {
     return torch::jit::load(path, torch::kCPU, extra_files);
   } catch (const std::exception& error) {
-    throw Error("[serve] archive: expected a TorchScript archive, got " + path + ": " +
+    throw Error("[serve] model: expected a TorchScript archive, got " + path + ": " +
                 short_message(error));
   }
 }
 
-Archive describe(torch::jit::Module module, const nlohmann::json& info) {
-  Archive archive;
-  // A frozen archive has none, and runs as what it was frozen as.
-  for (const torch::Tensor& parameter : module.parameters())
-    archive.dtype = parameter.scalar_type();
-  archive.module = std::move(module);
-  archive.variant = info.at("variant").get<std::string>();
-  archive.embed = info.at("embed").get<std::int64_t>();
-  archive.heads = info.at("heads").get<std::int64_t>();
-  archive.takes_mask = info.at("mask") == "required";
-  archive.takes_single = info.at("inputs") == "single";
-  archive.is_causal = info.value("is_causal", false);
-  archive.is_frozen = info.at("frozen").get<bool>();
-  return archive;
+ModelInfo parse_info(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  ModelInfo info;
+  info.variant = json.at("variant").get<std::string>();
+  info.embed = json.at("embed").get<std::int64_t>();
+  info.heads = json.at("heads").get<std::int64_t>();
+  info.takes_mask = json.at("mask") == "required";
+  info.takes_single = json.at("inputs") == "single";
+  info.is_causal = json.value("is_causal", false);
+  return info;
+}
+
+void copy_weights(const torch::jit::Module& module, const Weights& weights) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : module.named_parameters()) {
+    parameter.value.copy_(weights.at(parameter.name));
+  }
 }
 
 }  // namespace
 
-Archive load_archive(const std::string& path) {
+Model load_archive(const std::string& path) {
   torch::jit::ExtraFilesMap extra_files = {{kInfoFile, ""}};
   torch::jit::Module module = load_module(path, extra_files);
+  Model model;
   try {
-    return describe(std::move(module), nlohmann::json::parse(extra_files.at(kInfoFile)));
+    model.info = parse_info(extra_files.at(kInfoFile));
   } catch (const nlohmann::json::exception&) {
-    throw Error("[serve] archive: expected one of `self-attention export`, got " + path +
+    throw Error("[serve] model: expected an archive of `self-attention export`, got " + path +
                 ", without a readable " + kInfoFile);
   }
-}
-
-std::string short_message(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  constexpr std::string_view kSpaces = " \n";
-  const auto last = text.find_last_not_of(kSpaces);
-  if (last == std::string::npos) return "no message";
-  const std::string line = text.substr(text.rfind('\n', last) + 1, last - text.rfind('\n', last));
-  // The library's own messages begin with who says them.
-  const auto ours = line.find(": [");
-  return ours == std::string::npos ? line : line.substr(ours + 2);
+  // A frozen archive has none, and runs as what it was frozen as.
+  for (const torch::Tensor& parameter : module.parameters()) {
+    model.info.dtype = parameter.scalar_type();
+    model.set_weights = [module](const Weights& weights) { copy_weights(module, weights); };
+  }
+  model.forward = [module](const Arguments& arguments) {
+    torch::jit::Module shared = module;  // forward is no const member
+    return shared.forward({arguments.begin(), arguments.end()}).toTensor();
+  };
+  return model;
 }
 
 }  // namespace serve

@@ -31,13 +31,13 @@ void receive(Sent sent, LoadResult& result) {
 
 }  // namespace
 
-Requests::Requests(const Archive& archive, const LoadOptions& options) : lengths_(options.lengths) {
+Requests::Requests(const ModelInfo& info, const LoadOptions& options) : lengths_(options.lengths) {
   torch::manual_seed(0);
   const std::int64_t longest = lengths_.back();
-  for (int i = 0; i < (archive.takes_single ? 1 : 3); ++i) {
-    longest_.push_back(torch::randn({options.batch, longest, archive.embed}).to(archive.dtype));
+  for (int i = 0; i < (info.takes_single ? 1 : 3); ++i) {
+    longest_.push_back(torch::randn({options.batch, longest, info.embed}).to(info.dtype));
   }
-  if (archive.takes_mask) longest_.push_back(torch::rand({options.batch, 1, 1, longest}) < 0.8);
+  if (info.takes_mask) longest_.push_back(torch::rand({options.batch, 1, 1, longest}) < 0.8);
 }
 
 Arguments Requests::make(std::int64_t number) const {
@@ -73,8 +73,8 @@ void share_out(int threads, std::int64_t first, std::int64_t last,
   for (std::thread& thread : running) thread.join();
 }
 
-LoadResult send_requests(ArchiveServer& server, const Requests& requests,
-                         const LoadOptions& options, std::int64_t first, std::int64_t last) {
+LoadResult send_requests(ModelServer& server, const Requests& requests, const LoadOptions& options,
+                         std::int64_t first, std::int64_t last) {
   std::vector<LoadResult> results(options.clients);
   std::vector<std::vector<Sent>> waiting(options.clients);
   const Clock::time_point start = Clock::now();

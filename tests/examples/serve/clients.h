@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "archive_server.h"
+#include "model_server.h"
 
 namespace serve {
 
@@ -21,7 +21,7 @@ struct LoadOptions {
 /// Arguments of requests, each of another length. The same number gives the same arguments.
 class Requests {
  public:
-  Requests(const Archive& archive, const LoadOptions& options);
+  Requests(const ModelInfo& info, const LoadOptions& options);
   Arguments make(std::int64_t number) const;
 
  private:
@@ -41,8 +41,8 @@ struct LoadResult {
 };
 
 /// Sends the requests with numbers from `first` to before `last` from all clients.
-LoadResult send_requests(ArchiveServer& server, const Requests& requests,
-                         const LoadOptions& options, std::int64_t first, std::int64_t last);
+LoadResult send_requests(ModelServer& server, const Requests& requests, const LoadOptions& options,
+                         std::int64_t first, std::int64_t last);
 
 /// Calls `work(number)` for each number from `first` to before `last` on so many threads.
 void share_out(int threads, std::int64_t first, std::int64_t last,

@@ -1,7 +1,7 @@
 #include "load_command.h"
 
 #include <ATen/Parallel.h>
-#include <self_attention/self_attention.h>
+#include <self_attention/io/checkpoint.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
+
+#include "module.h"
 
 namespace serve {
 namespace {
@@ -29,34 +31,14 @@ double percentile(const std::vector<double>& sorted, double share) {
   return sorted[std::min(index, sorted.size() - 1)];
 }
 
-using Forward = std::function<torch::Tensor(const Arguments&)>;
-
-template <typename Options, typename Holder>
-Forward forward_of(const LoadCommand& command, const Archive& archive) {
-  Holder module(Options(archive.embed, archive.heads).is_causal(archive.is_causal));
-  module->to(archive.dtype);
-  self_attention::load_state_dict(*module, command.archive);
-  return [module, masked = archive.takes_mask](Arguments arguments) mutable {
-    const torch::Tensor mask = masked ? arguments.back() : torch::Tensor();
-    if (masked) arguments.pop_back();
-    arguments.resize(3);  // undefined ones where forward takes x alone
-    return module->forward(arguments[0], arguments[1], arguments[2], mask);
-  };
-}
-
-/// The module whose parameters the archive has.
-Forward load_module(const LoadCommand& command, const Archive& archive) {
-  using namespace self_attention;
-  if (archive.is_frozen) {
-    throw Error("[serve] --direct: expected an archive that is not frozen, got " + command.archive);
+/// The module whose parameters the model has.
+Forward load_module(const LoadCommand& command, const Model& model) {
+  if (!model.set_weights || command.model.ends_with(".pt2")) {
+    throw Error("[serve] --direct: expected an archive that is not frozen, got " + command.model);
   }
-  if (archive.variant == "full_projection") {
-    return forward_of<FullProjectionAttentionOptions, FullProjectionAttention>(command, archive);
-  }
-  if (archive.variant == "inferred_length") {
-    return forward_of<InferredLengthAttentionOptions, InferredLengthAttention>(command, archive);
-  }
-  return forward_of<SharedProjectionAttentionOptions, SharedProjectionAttention>(command, archive);
+  const LibraryModule module = make_module(model.info);
+  self_attention::load_state_dict(*module.module, command.model);
+  return module.forward;
 }
 
 /// Seconds of those requests, by as many threads as the server has.
@@ -87,7 +69,7 @@ void print(LoadResult& result) {
 
 CLI::App* add_load_command(CLI::App& app, LoadCommand& command) {
   CLI::App* load = app.add_subcommand("load", "Sends random requests from many clients");
-  load->add_option("archive", command.archive, "An archive of `self-attention export`")->required();
+  load->add_option("model", command.model, kModelHelp)->required();
   load->add_option("--threads", command.server.threads, "Threads that compute")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -118,10 +100,10 @@ int run_load(const LoadCommand& command) {
                 std::to_string(command.load.lengths.front()) + " and " +
                 std::to_string(command.load.lengths.back()));
   }
-  const Archive archive = load_archive(command.archive);
-  const Forward module = command.direct ? load_module(command, archive) : Forward();
-  const Requests requests(archive, command.load);
-  ArchiveServer server(archive, command.server);
+  const Model model = load_model(command.model, command.server.threads);
+  const Forward module = command.direct ? load_module(command, model) : Forward();
+  const Requests requests(model.info, command.load);
+  ModelServer server(model, command.server);
   LoadResult total;
   double direct_seconds = 0;
   double early_memory = 0;

@@ -8,7 +8,7 @@
 namespace serve {
 
 struct LoadCommand {
-  std::string archive;
+  std::string model;
   ServerOptions server;
   LoadOptions load;
   bool direct = false;

@@ -1,10 +1,13 @@
 #pragma once
 
-#include <torch/script.h>
+#include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace serve {
 
@@ -14,9 +17,15 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An archive of `self-attention export`, with what it says of itself.
-struct Archive {
-  torch::jit::Module module;
+/// The arguments of forward, in its order.
+using Arguments = std::vector<torch::Tensor>;
+/// Any thread may call it.
+using Forward = std::function<torch::Tensor(const Arguments&)>;
+/// Parameters by name.
+using Weights = std::map<std::string, torch::Tensor>;
+
+/// What a model says of itself.
+struct ModelInfo {
   std::string variant;
   std::int64_t embed = 0;
   std::int64_t heads = 0;
@@ -24,11 +33,22 @@ struct Archive {
   bool takes_mask = false;    ///< the last argument of forward
   bool takes_single = false;  ///< forward(x), where others take values, keys and query
   bool is_causal = false;
-  bool is_frozen = false;
 };
 
-/// Runs code that is in the file. Throws Error where it cannot be opened or is none of ours.
-Archive load_archive(const std::string& path);
+struct Model {
+  ModelInfo info;
+  Forward forward;
+  /// Replaces all of them. Empty for a frozen archive, which has none.
+  std::function<void(const Weights&)> set_weights;
+};
+
+/// An archive of `self-attention export`, or a package of scripts/compile_module.py, told by its
+/// ending .pt2. So many threads can be in forward at once. Loading runs code that is in the file.
+/// Throws Error where the file cannot be opened or is none of these.
+Model load_model(const std::string& path, int threads);
+
+constexpr auto kModelHelp =
+    "An archive of `self-attention export`, or a package of scripts/compile_module.py";
 
 /// The line of an error that says what was wrong: TorchScript puts a traceback in front of it.
 std::string short_message(const std::exception& error);
