@@ -78,7 +78,7 @@ def serve(options):
     print("== starting", flush=True)
     process.wait_until_ready()
     url = f"http://127.0.0.1:{options.port}/v2/models/{model.name}"
-    print(f"== ready: {url}; Ctrl-C stops it. To try it:\n   curl -s -d @{request} {url}/infer", flush=True)
+    print(f"== ready: {url}; Ctrl-C stops it. To try it:\n   curl --json @{request} {url}/infer", flush=True)
     try:
         return process.wait()
     finally:

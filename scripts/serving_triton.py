@@ -18,7 +18,7 @@ STUB = "triton_python_backend_stub"
 
 class Triton:
     name = "triton"
-    protocols = ("http-json", "http-binary", "grpc-binary")
+    protocols = ("http-json", "http-binary", "grpc-binary", "http-shared")
 
     def __init__(self, folder, tool, library):
         self.folder, self._tool, self._library = Path(folder).resolve() / self.name, tool, library

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import uuid
 
 import torch
 
@@ -15,8 +16,59 @@ def use_modules(folder):
         sys.path.append(str(folder))
 
 
+class PlainRequest:
+    """Tensors that travel in what is sent."""
+
+    def __init__(self, api, tensors, choice):
+        self.inputs = make_inputs(api, tensors)
+        for one, tensor in zip(self.inputs, tensors.values()):
+            one.set_data_from_numpy(tensor.numpy(), **choice)
+        self.outputs = [api.InferRequestedOutput("OUTPUT__0", **choice)]
+
+    def output(self, result):
+        return torch.from_numpy(result.as_numpy("OUTPUT__0").copy())
+
+    def finish(self):
+        pass
+
+
+class SharedRequest:
+    """Tensors in memory that the server maps too."""
+
+    def __init__(self, api, client, tensors):
+        self._memory = importlib.import_module("tritonclient.utils.shared_memory")
+        self._client, self._name = client, f"client_{uuid.uuid4().hex}"
+        self._like = list(tensors.values())[min(2, len(tensors) - 1)]  # the query, and so the output
+        sizes = [tensor.nbytes for tensor in (*tensors.values(), self._like)]
+        self._region = self._memory.create_shared_memory_region(self._name, f"/{self._name}", sum(sizes))
+        client.register_system_shared_memory(self._name, f"/{self._name}", sum(sizes))
+        self.inputs, self._offset = make_inputs(api, tensors), 0
+        for one, tensor, size in zip(self.inputs, tensors.values(), sizes):
+            self._memory.set_shared_memory_region(self._region, [tensor.numpy()], offset=self._offset)
+            one.set_shared_memory(self._name, size, offset=self._offset)
+            self._offset += size
+        self.outputs = [api.InferRequestedOutput("OUTPUT__0")]
+        self.outputs[0].set_shared_memory(self._name, sizes[-1], offset=self._offset)
+
+    def output(self, result):
+        like = self._like.numpy()
+        shape = result.get_output("OUTPUT__0")["shape"]
+        found = self._memory.get_contents_as_numpy(self._region, like.dtype, shape, offset=self._offset)
+        return torch.from_numpy(found.copy())
+
+    def finish(self):
+        self._client.unregister_system_shared_memory(self._name)
+        self._memory.destroy_shared_memory_region(self._region)
+
+
+def make_inputs(api, tensors):
+    return [api.InferInput(name, list(tensor.shape), DATATYPES[tensor.dtype])
+            for name, tensor in tensors.items()]
+
+
 class Client:
-    """For one thread. `protocol` is http-json, http-binary or grpc-binary."""
+    """For one thread. `protocol` is http-json, http-binary, grpc-binary, or http-shared: by memory
+    that the server on the same machine reads and writes."""
 
     def __init__(self, protocol, port, grpc_port):
         transport, self._form = protocol.split("-")
@@ -27,22 +79,21 @@ class Client:
         self._choice = {"binary_data": self._form == "binary"} if transport == "http" else {}
 
     def prepare(self, tensors):
-        """A request of tensors by name, for send."""
-        inputs = []
-        for name, tensor in tensors.items():
-            one = self._api.InferInput(name, list(tensor.shape), DATATYPES[tensor.dtype])
-            one.set_data_from_numpy(tensor.numpy(), **self._choice)
-            inputs.append(one)
-        return inputs, [self._api.InferRequestedOutput("OUTPUT__0", **self._choice)]
+        """A request of tensors by name, for send and then finish."""
+        if self._form == "shared":
+            return SharedRequest(self._api, self._client, tensors)
+        return PlainRequest(self._api, tensors, self._choice)
 
     def send(self, model, request):
         """The output. Raises tritonclient's exception with the server's words."""
-        inputs, outputs = request
-        result = self._client.infer(model, inputs, outputs=outputs)
-        return torch.from_numpy(result.as_numpy("OUTPUT__0").copy())
+        return request.output(self._client.infer(model, request.inputs, outputs=request.outputs))
 
     def infer(self, model, tensors):
-        return self.send(model, self.prepare(tensors))
+        request = self.prepare(tensors)
+        try:
+            return self.send(model, request)
+        finally:
+            request.finish()
 
     def reload(self, model):
         self._client.load_model(model)

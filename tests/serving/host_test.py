@@ -87,15 +87,28 @@ class HostTest(unittest.TestCase):
         for tensors, found in zip(requests, answers):
             torch.testing.assert_close(found, module(*tensors).detach(), rtol=1e-5, atol=1e-6)
 
+    def compile(self, variant, weights, *options):
+        words = [sys.executable, ROOT / "scripts" / "compile_module.py", "--library", LIBRARY, "--variant",
+                 variant, "--weights", weights, "--out", self.folder / f"{variant}.pt2", *options]
+        return subprocess.run([*map(str, words)], capture_output=True, text=True)
+
     def compiled(self, variant, mask):
         """The class, and a package of AOTInductor."""
         module, out = make_class(variant, EMBED, HEADS), self.folder / f"{variant}.pt2"
         weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
-        words = [sys.executable, ROOT / "scripts" / "compile_module.py", "--library", LIBRARY,
-                 "--variant", variant, "--weights", weights, "--heads", HEADS, "--mask", mask, "--out", out]
-        run = subprocess.run([*map(str, words)], capture_output=True, text=True)
+        run = self.compile(variant, weights, "--heads", HEADS, "--mask", mask)
         self.assertEqual((run.returncode, run.stdout), (0, f"wrote {out}\n"), run.stderr)
         return module, out
+
+    def test_what_cannot_be_compiled_is_named(self):
+        module = make_class("full_projection", EMBED, HEADS)
+        weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
+        for words, said in (([self.folder / "absent.pt"], "absent.pt"), ([weights], "--heads: expected a number")):
+            run = self.compile("full_projection", *words)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn("error: [compile_module]", run.stderr)
+            self.assertIn(said, run.stderr)
+        self.assertFalse((self.folder / "full_projection.pt2").exists())
 
     def test_a_package_answers_with_its_weights_and_with_others(self):
         for variant, mask in (("shared_projection", "required"), ("full_projection", "none")):

@@ -5,14 +5,16 @@ SERVER is triton or mlserver; servers are installed into FOLDER. Exit status 77:
 did not answer.
 """
 
-import os
+import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -191,35 +193,50 @@ class ServerTest(unittest.TestCase):
         self.assertGreater(found["new"], 0)
 
 
-class StopTest(unittest.TestCase):
-    PROGRAM = """
-import sys, time
-from servers_test import make_server
-process = make_server().start(*map(int, sys.argv[1:3]))
-print(process.pid, flush=True)
-process.wait_until_ready()
-print("ready", flush=True)
-time.sleep(600)
-"""
+class CommandTest(unittest.TestCase):
+    """What scripts/serve_triton and serve_mlserver hand over to, once all is built."""
 
-    def test_a_server_ends_with_what_started_it(self):
-        with tempfile.TemporaryDirectory() as folder:
-            server = make_server()
-            server.clear()
-            weights = write_weights(make_class("shared_projection").state_dict(), Path(folder) / "weights")
-            server.write(Model("one", weights))
-        words = [sys.executable, "-c", self.PROGRAM, SERVER, TOOL, LIBRARY, FOLDER]
-        starter = subprocess.Popen([*words, str(free_port()), str(free_port())], text=True,
-                                   stdout=subprocess.PIPE, cwd=Path(__file__).parent)
-        self.addCleanup(starter.stdout.close)
-        pid = int(starter.stdout.readline())
-        self.assertEqual(starter.stdout.readline(), "ready\n")
-        starter.send_signal(signal.SIGKILL)
-        starter.wait()
+    def start(self, *words):
+        command = [sys.executable, str(ROOT / "scripts" / "serving.py"), SERVER, "--folder", FOLDER,
+                   "--tool", TOOL, "--library", LIBRARY, *map(str, words)]
+        process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_it_serves_and_its_server_ends_with_it(self):
+        port = free_port()
+        process = self.start("--port", port, "--mask", "required")
+        lines = []
+        while not lines or "curl" not in lines[-1]:
+            lines.append(process.stdout.readline())
+            self.assertTrue(lines[-1], "ended early")
+        url, path = lines[-1].split()[-1], lines[-1].split("@")[1].split()[0]
+        body, headers = Path(path).read_bytes(), {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
+            output = json.load(answer)["outputs"][0]
+        given = [torch.tensor(one["data"]).view(one["shape"]) for one in json.loads(body)["inputs"]]
+        expected = make_class("shared_projection")(*given).detach()
+        self.assertTrue(close_to(torch.tensor(output["data"]).view(output["shape"]), expected))
+
+        server = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        process.send_signal(signal.SIGKILL)
         end = time.monotonic() + 60
-        while running(pid) and time.monotonic() < end:
+        while running(server) and time.monotonic() < end:
             time.sleep(0.1)
-        self.assertFalse(running(pid))
+        self.assertFalse(running(server))
+
+    def test_what_cannot_be_served_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for words, said in ((["--port", port], f"[serving] --port: expected a free port, got {port}"),
+                                (["--port", free_port(), "--weights", "absent.pt"], "absent.pt")):
+                process = self.start(*words)
+                _, errors = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 2)
+                self.assertIn(said, errors)
 
 
 def running(pid):

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -105,12 +106,15 @@ int run_load(const LoadCommand& command) {
   const Requests requests(model.info, command.load);
   ModelServer server(model, command.server);
   LoadResult total;
+  double processor_seconds = 0;
   double direct_seconds = 0;
   double early_memory = 0;
   for (std::int64_t round = 0; round < kRounds; ++round) {
     const std::int64_t first = command.load.requests * round / kRounds;
     const std::int64_t last = command.load.requests * (round + 1) / kRounds;
+    const std::clock_t before = std::clock();
     total.add(send_requests(server, requests, command.load, first, last));
+    processor_seconds += static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
     if (module) {
       direct_seconds += call_directly(module, requests, command.server.threads, first, last);
     }
@@ -118,7 +122,10 @@ int run_load(const LoadCommand& command) {
   }
   std::cout << std::setprecision(4);
   print(total);
-  std::cout << "MiB after a quarter: " << early_memory
+  std::cout << "CPU ms a request: "
+            << 1000 * processor_seconds /
+                   static_cast<double>(std::max<std::int64_t>(total.answered, 1))
+            << "\nMiB after a quarter: " << early_memory
             << "\nMiB at the end: " << resident_mebibytes() << "\n";
   if (module) {
     std::cout << "direct requests a second: "
