@@ -1,5 +1,6 @@
 """Installs a server into a folder of its own, beside the Python that has torch and not into it."""
 
+import ctypes
 import fcntl
 import importlib.util
 import os
@@ -82,7 +83,14 @@ def server_environment(library, modules, threads):
 
 
 def python_library_folder():
-    """The folder of this Python's shared library, if it lies in one of its own."""
-    folder = Path(sysconfig.get_config_var("LIBDIR") or "")
+    """The folder of this Python's shared library, None where the system finds it by itself."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
-    return folder if (folder / name).exists() else None
+    folder = Path(sysconfig.get_config_var("LIBDIR") or "")
+    if (folder / name).exists():
+        return folder
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        raise ServingError(f"[serving] python: expected {name} beside it, got none; Debian has it in the "
+                           f"package {name.split('.so')[0]}")
+    return None

@@ -47,6 +47,8 @@ def parse():
     parser.add_argument("--document", type=Path, required=True, help="the file of SharedProjectionAttention's original")
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--shape", type=int, nargs=4, default=(8, 128, 512, 8), metavar=("N", "L", "E", "H"))
+    parser.add_argument("--servers", nargs="+", choices=("triton", "mlserver", "host"),
+                        default=("triton", "mlserver", "host"))
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=6)
@@ -189,9 +191,11 @@ def main():
     print(HEADER.format(*COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, Path(folder))
-        for measure in (lambda: bench.measure_server(Triton), lambda: bench.measure_server(MLServer),
-                        bench.measure_host):
-            measure()
+        for server in (Triton, MLServer):
+            if server.name in options.servers:
+                bench.measure_server(server)
+        if "host" in options.servers:
+            bench.measure_host()
     if options.csv:
         with open(options.csv, "w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
