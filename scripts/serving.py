@@ -17,6 +17,7 @@ from serving_triton import Triton
 
 SERVERS = {"triton": Triton, "mlserver": MLServer}
 RANDOM_EMBED, RANDOM_HEADS = 8, 2
+DATATYPES = {"float32": "FP32", "float64": "FP64"}  # those that JSON has words for
 
 
 def parse():
@@ -45,11 +46,11 @@ def random_weights(variant, folder):
     return path
 
 
-def example_request(model, info):
+def example_request(model, embed, datatype):
     """A request in JSON."""
-    embed, length = info["embed"], 4
+    length = 4
     third = "queries" if model.variant == "inferred_length" else "query"
-    inputs = [{"name": name, "shape": [1, length, embed], "datatype": "FP32",
+    inputs = [{"name": name, "shape": [1, length, embed], "datatype": datatype,
                "data": [round(0.01 * i, 2) for i in range(length * embed)]}
               for name in ("values", "keys", third)]
     if model.mask == "required":
@@ -58,28 +59,41 @@ def example_request(model, info):
     return {"inputs": inputs}
 
 
-def serve(options):
-    check_free(options.port)
-    server = SERVERS[options.server](options.folder, options.tool, options.library)
-    server.install()
+def write_model(options, server, folder):
+    """Fills the repository. The model's name, and a file with a request where JSON can hold one."""
     server.clear()
-    heads = options.heads
-    weights = options.weights
+    weights, heads = options.weights, options.heads
     if weights is None:
-        weights = random_weights(options.variant, server.folder)
+        weights = random_weights(options.variant, folder)
         heads = heads or RANDOM_HEADS * (options.variant == "full_projection")
     model = Model(options.variant, weights, options.variant, options.ops, options.mask, heads,
                   options.max_batch_size)
-    server.write(model)
+    told = server.write(model)
+    datatype = next((kind for dtype, kind in DATATYPES.items() if f" {dtype}," in told), None)
+    if datatype is None:
+        return model.name, None
     info = archive_info(next(server.repository.glob("**/model.pt")))
-    request = server.folder / "request.json"
-    request.write_text(json.dumps(example_request(model, info)))
-    process = server.start(options.port, options.grpc_port, options.threads)
+    request = folder / "request.json"
+    request.write_text(json.dumps(example_request(model, info["embed"], datatype)))
+    return model.name, request
+
+
+def serve(options):
+    check_free(options.port)
+    if options.grpc_port is not None:
+        check_free(options.grpc_port, "--grpc-port")
+    folder = options.folder.resolve() / f"{options.server}_{options.port}"
+    server = SERVERS[options.server](options.folder, folder / "models", options.tool, options.library)
+    server.install()
+    name, request = write_model(options, server, folder)
     print("== starting", flush=True)
-    process.wait_until_ready()
-    url = f"http://127.0.0.1:{options.port}/v2/models/{model.name}"
-    print(f"== ready: {url}; Ctrl-C stops it. To try it:\n   curl --json @{request} {url}/infer", flush=True)
+    process = server.start(options.port, options.grpc_port, options.threads)
     try:
+        process.wait_until_ready()
+        url = f"http://127.0.0.1:{options.port}/v2/models/{name}"
+        print(f"== ready: {url}; Ctrl-C stops it", flush=True)
+        if request:
+            print(f"== to try it: curl --json @{request} {url}/infer", flush=True)
         return process.wait()
     finally:
         process.stop()

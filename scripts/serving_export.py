@@ -30,11 +30,12 @@ class Model:
 
 
 def export(tool, model, *destination):
-    """Runs the command with --out FILE or --triton FOLDER."""
+    """Runs the command with --out FILE or --triton FOLDER; what it says of the module."""
     words = [str(tool), "export", *model.words(), *map(str, destination)]
     run = subprocess.run(words, capture_output=True, text=True)
     if run.returncode != 0:
         raise ServingError(run.stderr.strip() or f"[serving] export: exit status {run.returncode}")
+    return run.stdout
 
 
 def archive_info(path):

@@ -48,7 +48,7 @@ class Environment:
     def install(self, requirements):
         """Installs that file's packages, without what they ask for, unless they are there."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.folder.with_name("lock"), "w") as lock:
+        with open(self.folder.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another test may install the same
             self._install(requirements)
 

@@ -13,10 +13,10 @@ class MLServer:
     name = "mlserver"
     protocols = ("http-json", "grpc-binary")
 
-    def __init__(self, folder, tool, library):
-        self.folder, self._tool, self._library = Path(folder).resolve() / self.name, tool, library
-        self._environment = Environment(self.folder / "environment")
-        self.repository = self.folder / "models"
+    def __init__(self, folder, models, tool, library):
+        """It is installed into a folder of `folder`; the repository is `models`."""
+        self._environment = Environment(Path(folder).resolve() / self.name)
+        self.repository, self._tool, self._library = Path(models).resolve(), tool, library
 
     def install(self):
         self._environment.install(SCRIPTS / "serving_mlserver.txt")
@@ -35,13 +35,14 @@ class MLServer:
         folder = self.repository / model.name
         folder.mkdir(exist_ok=True)
         archive = folder / "model.pt"
-        export(self._tool, model, "--out", archive)
+        told = export(self._tool, model, "--out", archive)
         info = archive_info(archive)
         extra = {"archive": str(archive), "embed": info["embed"], "heads": info["heads"],
                  "max_batch_size": model.max_batch_size}
         settings = {"name": model.name, "implementation": "serving_mlserver_model.AttentionModel",
                     "parameters": {"uri": str(archive), "extra": extra}}
         (folder / "model-settings.json").write_text(json.dumps(settings, indent=1))
+        return told
 
     def start(self, port, grpc_port=None, threads=2):
         settings = {"debug": False, "host": "127.0.0.1", "http_port": port,
@@ -53,4 +54,4 @@ class MLServer:
         environment["PYTHONPATH"] = str(SCRIPTS)
         command = [self._environment.folder / "bin" / "mlserver", "start", self.repository]
         url = f"http://127.0.0.1:{port}/v2/health/ready"
-        return ServerProcess(command, environment, self.folder / "server.log", url)
+        return ServerProcess(command, environment, self.repository.with_suffix(".log"), url)

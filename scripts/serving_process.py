@@ -28,7 +28,7 @@ def check_free(port, option="--port"):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ServingError(f"[serving] {option}: expected a free port, got {port}: {error}")
 
 

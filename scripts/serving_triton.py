@@ -20,11 +20,11 @@ class Triton:
     name = "triton"
     protocols = ("http-json", "http-binary", "grpc-binary", "http-shared")
 
-    def __init__(self, folder, tool, library):
-        self.folder, self._tool, self._library = Path(folder).resolve() / self.name, tool, library
-        self._environment = Environment(self.folder / "environment")
+    def __init__(self, folder, models, tool, library):
+        """It is installed into a folder of `folder`; the repository is `models`."""
+        self._environment = Environment(Path(folder).resolve() / self.name)
+        self.repository, self._tool, self._library = Path(models).resolve(), tool, library
         self._server = self._environment.modules / "pytriton" / "tritonserver"
-        self.repository = self.folder / "models"
 
     def install(self):
         self._environment.install(SCRIPTS / "serving_triton.txt")
@@ -42,12 +42,13 @@ class Triton:
 
     def write(self, model):
         """Writes the model into the repository, also over an older one, which then may be loaded."""
-        export(self._tool, model, "--triton", self.repository, "--triton-name", model.name)
+        told = export(self._tool, model, "--triton", self.repository, "--triton-name", model.name)
         folder = self.repository / model.name
         config = folder / "config.pbtxt"
         text = config.read_text().replace('platform: "pytorch_libtorch"\n', "")
         config.write_text(text.replace('backend: "pytorch"', 'backend: "python"'))
         shutil.copyfile(SCRIPTS / "serving_triton_model.py", folder / "1" / "model.py")
+        return told
 
     def start(self, port, grpc_port=None, threads=2):
         environment = server_environment(self._library, (SCRIPTS, torch_folder()), threads)
@@ -62,4 +63,4 @@ class Triton:
         ]
         command += ["--grpc-address=127.0.0.1", f"--grpc-port={grpc_port}"] if grpc_port else ["--allow-grpc=false"]
         url = f"http://127.0.0.1:{port}/v2/health/ready"
-        return ServerProcess(command, environment, self.folder / "server.log", url)
+        return ServerProcess(command, environment, self.repository.with_suffix(".log"), url)

@@ -101,7 +101,7 @@ class Bench:
         scripted.save(str(archive), _extra_files={"self_attention.json": info})
 
     def measure_server(self, kind_of_server):
-        server = kind_of_server(self.options.build / "serving", self.tool, self.library)
+        server = kind_of_server(self.options.build / "serving", self.folder / kind_of_server.name, self.tool, self.library)
         server.install()
         server.clear()
         for kind in KINDS:
@@ -187,7 +187,7 @@ class Bench:
 
 def main():
     options = parse()
-    use_modules(MLServer(options.build / "serving", None, None).modules)
+    use_modules(MLServer(options.build / "serving", "", None, None).modules)
     print(HEADER.format(*COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, Path(folder))

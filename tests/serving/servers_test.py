@@ -74,10 +74,10 @@ class ServerTest(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.weights = Path(folder.name)
+        cls.folder = Path(folder.name)
         cls.shared = make_class("shared_projection", EMBED, HEADS)
         cls.full = make_class("full_projection", EMBED, HEADS)
-        cls.server = server = make_server()
+        cls.server = server = make_server(cls.folder / "models")
         server.clear()
         for kind in KINDS:
             server.write(cls.model(kind, cls.shared, ops=kind))
@@ -91,7 +91,7 @@ class ServerTest(unittest.TestCase):
 
     @classmethod
     def model(cls, name, module, **options):
-        weights = write_weights(module.state_dict(), cls.weights / f"{name}.safetensors")
+        weights = write_weights(module.state_dict(), cls.folder / f"{name}.safetensors")
         return Model(name, weights, **options)
 
     def connect(self, protocol):
@@ -246,14 +246,14 @@ def running(pid):
         return False
 
 
-def make_server():
-    return {"triton": Triton, "mlserver": MLServer}[SERVER](FOLDER, TOOL, LIBRARY)
+def make_server(models):
+    return {"triton": Triton, "mlserver": MLServer}[SERVER](FOLDER, models, TOOL, LIBRARY)
 
 
 def main():
-    client = MLServer(FOLDER, TOOL, LIBRARY)
+    client = MLServer(FOLDER, FOLDER, TOOL, LIBRARY)
     try:
-        make_server().install()
+        make_server(FOLDER).install()
         client.install()
     except PackageError as error:
         print(error, file=sys.stderr)
