@@ -27,16 +27,19 @@ class AttentionModel(MLModel):
         return True
 
     async def predict(self, payload):
+        try:
+            output = NumpyCodec.encode_output("OUTPUT__0", (await self._answer(payload)).numpy())
+        except Exception as error:
+            raise InferenceError(message_of(error)) from error
+        return InferenceResponse(model_name=self.name, model_version=self.version, outputs=[output])
+
+    async def _answer(self, payload):
         request = {one.name: torch.tensor(NumpyCodec.decode_input(one)) for one in payload.inputs}
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append((request, answer))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
-        try:
-            output = NumpyCodec.encode_output("OUTPUT__0", (await answer).numpy())
-        except Exception as error:
-            raise InferenceError(message_of(error)) from error
-        return InferenceResponse(model_name=self.name, model_version=self.version, outputs=[output])
+        return await answer
 
     async def _work(self):
         while self._waiting:

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,6 +128,19 @@ class ServerTest(unittest.TestCase):
                         self.assertIn(words, str(raised.exception))
                         self.assertTrue(close_to(client.infer(kind, good), expect(self.shared, good)))
         self.assertTrue(self.process.running())
+
+    def test_what_is_no_request_is_refused_and_the_server_stays_up(self):
+        one = {"name": "values", "shape": [1, 2, EMBED], "datatype": "FP32", "data": [1.0] * EMBED}
+        url = f"http://127.0.0.1:{self.port}/v2/models/portable/infer"
+        for body in (b"no JSON", b"{}", json.dumps({"inputs": [one]}).encode()):
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            with self.assertRaises(urllib.error.HTTPError) as raised:
+                urllib.request.urlopen(request, timeout=60)
+            self.assertIn(raised.exception.code // 100, (4, 5))
+            raised.exception.close()
+        good = draw((1, 2, 2), 0)
+        answer = self.connect("http-json").infer("portable", good)
+        self.assertTrue(close_to(answer, expect(self.shared, good)))
 
     def from_all_clients(self, protocol, work):
         """work(client, number) for every number of REQUESTS, on CLIENTS threads."""
