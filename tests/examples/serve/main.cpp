@@ -12,22 +12,32 @@
 #include "load_command.h"
 #include "train_command.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
   CLI::App app("Serves a model to threads of this program");
   app.require_subcommand(1);
+  app.footer("Exit code: 0, 1 where a request failed, 2 where the input could not be used.");
   serve::LoadCommand load;
   serve::AnswerCommand answer;
   serve::TrainCommand train;
   CLI::App* load_command = serve::add_load_command(app, load);
   CLI::App* answer_command = serve::add_answer_command(app, answer);
   serve::add_train_command(app, train);
-  app.footer("Exit code: 0, 1 where a request failed, 2 where the input could not be used.");
   try {
     app.parse(argc, argv);
-    if (load_command->parsed()) return serve::run_load(load);
-    return answer_command->parsed() ? serve::run_answer(answer) : serve::run_train(train);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (load_command->parsed()) return serve::run_load(load);
+  return answer_command->parsed() ? serve::run_answer(answer) : serve::run_train(train);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
   } catch (const std::exception& error) {
     std::cerr << serve::short_message(error) << "\n";
     return 2;
