@@ -79,6 +79,7 @@ int run_answer(const AnswerCommand& command) {
   if (!command.weights.empty()) replace_weights(model, command);
   ModelServer server(std::move(model), options);
   std::vector<std::future<torch::Tensor>> waiting;
+  waiting.reserve(requests.size());
   for (Arguments& arguments : requests) waiting.push_back(server.submit(std::move(arguments)));
   c10::List<torch::Tensor> answers;
   int failed = 0;

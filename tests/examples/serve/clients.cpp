@@ -65,6 +65,7 @@ void share_out(int threads, std::int64_t first, std::int64_t last,
                const std::function<void(int thread, std::int64_t number)>& work) {
   std::atomic<std::int64_t> next = first;
   std::vector<std::thread> running;
+  running.reserve(threads);
   for (int thread = 0; thread < threads; ++thread) {
     running.emplace_back([&, thread] {
       for (std::int64_t number = next++; number < last; number = next++) work(thread, number);
