@@ -37,7 +37,9 @@ bool dtype_fits(torch::ScalarType input, torch::ScalarType parameter, torch::Dev
   if (input == parameter) {
     return true;
   }
-  return at::autocast::is_autocast_enabled(device.type()) && input != torch::kFloat64 &&
+  // A device without autocast, such as meta, is not to be asked.
+  return at::autocast::is_autocast_available(device.type()) &&
+         at::autocast::is_autocast_enabled(device.type()) && input != torch::kFloat64 &&
          parameter != torch::kFloat64;
 }
 
