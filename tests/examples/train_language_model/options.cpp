@@ -54,7 +54,10 @@ void add_machine_options(CLI::App& app, Options& options) {
 
 void add_output_options(CLI::App& app, Options& options) {
   const CLI::Range interval(std::int64_t{1}, kMostSteps);
-  app.add_option("--out", options.out, "Folder for checkpoint.pt and loss.csv");
+  app.add_option("--out", options.out, "Folder for checkpoint.pt and loss.csv")
+      ->check([](const std::string& folder) {
+        return folder.empty() ? std::string("expected a folder, got none") : std::string();
+      });
   app.add_flag("--resume", options.resume,
                "Continue from the checkpoint in --out, if there is one");
   app.add_option("--init", options.init,
@@ -78,7 +81,8 @@ void add_output_options(CLI::App& app, Options& options) {
 std::optional<int> parse_options(int argc, char** argv, Options& options) {
   CLI::App app("Trains a causal character model on a text file, with the library's attention",
                "train_language_model");
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--text", options.text, "The text, any file");
   add_output_options(app, options);
   add_model_options(app, options);

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <iterator>
+#include <memory>
 #include <stdexcept>
 
 namespace language_model {
@@ -19,10 +20,15 @@ constexpr std::int64_t kMostValidationWindows = 64;
 constexpr int kByteValues = 256;
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // A folder opens, and fails when it is read.
-  if (!file.is_open() || file.bad()) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  std::string content;
+  std::array<char, 1 << 16> part;
+  std::size_t count = 0;
+  while (file && (count = std::fread(part.data(), 1, part.size(), file.get())) > 0) {
+    content.append(part.data(), count);
+  }
+  if (!file || std::ferror(file.get()) != 0) {
     throw std::runtime_error(
         fmt::format("--text {}: the file cannot be read: {}", path, std::strerror(errno)));
   }

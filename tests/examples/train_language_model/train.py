@@ -182,7 +182,7 @@ class Training:
             write(number + 1, loss, validation, rate, speed, time.perf_counter() - begin)
 
 
-def parse():
+def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", default="/usr/share/common-licenses/GPL-3")
     parser.add_argument("--init")
@@ -195,7 +195,7 @@ def parse():
         parser.add_argument(f"--{name}", type=float, default=default)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--bf16", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def main():

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -58,6 +59,17 @@ class Autocast {
   torch::DeviceType device_;
 };
 
+/// Removes what a killed process left when it was writing that file.
+void remove_leftovers(const std::string& file) {
+  namespace fs = std::filesystem;
+  const fs::path path(file);
+  const std::string begin = "." + path.filename().string() + ".";
+  for (const fs::directory_entry& entry : fs::directory_iterator(path.parent_path())) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && name.ends_with(".tmp")) fs::remove(entry.path());
+  }
+}
+
 /// What the ranks agree on after each step.
 struct Outcome {
   double loss;
@@ -72,10 +84,6 @@ class Training {
         device_(device),
         text_(options.text, options.context),
         state_(options, text_, device) {
-    if (options.batch % ranks.size() != 0) {
-      throw std::runtime_error(fmt::format("--batch: expected a multiple of {} processes, got {}",
-                                           ranks.size(), options.batch));
-    }
     if (!options.prompt.empty()) text_.encode(options.prompt);
   }
 
@@ -110,6 +118,7 @@ void Training::begin() {
           "--out: expected a folder without a checkpoint, or --resume, found {}", file));
     }
     std::filesystem::create_directories(options_.out);
+    remove_leftovers(file);
     if (!options_.init.empty()) state_.load_weights(options_.init);
     if (exists) state_.load(file);
     log_.emplace(options_.csv_file(), state_.step());
@@ -153,7 +162,10 @@ Outcome Training::step() {
   torch::manual_seed(static_cast<std::uint64_t>(seed + ranks_.rank()));
   const double rate = learning_rate(options_, state_.step());
   for (auto& group : state_.optimizer().param_groups()) group.options().set_lr(rate);
-  state_.optimizer().zero_grad(ranks_.size() == 1);
+  // Not zero_grad, which would detach gradients that are views of what the ranks exchange.
+  for (const torch::Tensor& parameter : state_.model()->parameters()) {
+    parameter.mutable_grad().reset();
+  }
 
   const torch::Tensor loss = loss_of(part_of(starts, ranks_.rank(), ranks_.size()));
   ranks_.before_backward();
@@ -164,7 +176,14 @@ Outcome Training::step() {
   const torch::Tensor sums =
       torch::tensor({loss.item<double>(), interrupted() ? 1.0 : 0.0}, torch::kFloat64);
   ranks_.sum(sums);
-  return {sums[0].item<double>() / ranks_.size(), sums[1].item<double>() > 0};
+  const double mean = sums[0].item<double>() / ranks_.size();
+  if (!std::isfinite(mean)) {
+    throw std::runtime_error(fmt::format(
+        "loss: expected a finite number at step {}, got {}; a lower --learning-rate may "
+        "help, and the last checkpoint is as it was",
+        state_.step() + 1, mean));
+  }
+  return {mean, sums[1].item<double>() > 0};
 }
 
 double Training::validate() {
@@ -242,38 +261,38 @@ torch::Device choose_device(const Options& options, const Launch& launch) {
   return {torch::kCUDA, static_cast<torch::DeviceIndex>(launch.local_rank)};
 }
 
-/// Says why and ends. The other processes wait for none of this one's destructors, nor it for
-/// theirs.
-[[noreturn]] void abandon(const Launch& launch, const char* reason) {
+/// What went wrong, without LibTorch's list of calls.
+std::string reason_of(const std::exception& error) {
+  const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
+  return from_torch == nullptr ? error.what() : from_torch->what_without_backtrace();
+}
+
+/// Says why and ends at once: destructors would wait for ranks that are gone.
+[[noreturn]] void abandon(const Launch& launch, const std::string& reason) {
   std::fflush(stdout);
   fmt::print(stderr, "train_language_model: rank {} of {}: {}\n", launch.rank, launch.size, reason);
   std::fflush(stderr);
   std::_Exit(1);
 }
 
-int train_in(const Options& options, const Launch& launch) {
-  const torch::Device device = choose_device(options, launch);
-  if (options.threads > 0) torch::set_num_threads(options.threads);
-  const std::unique_ptr<Ranks> ranks = join_ranks(launch, options.timeout, device);
-  try {
-    return Training(options, *ranks, device).run();
-  } catch (const c10::Error& error) {
-    if (launch.size > 1) abandon(launch, error.what_without_backtrace());
-    throw;
-  } catch (const std::exception& error) {
-    if (launch.size > 1) abandon(launch, error.what());
-    throw;
-  }
-}
-
 }  // namespace
 
 int train(const Options& options) {
+  const Launch launch = read_launch();
   catch_interrupts();
+  std::unique_ptr<Ranks> ranks;
   try {
-    return train_in(options, read_launch());
-  } catch (const c10::Error& error) {
-    throw std::runtime_error(error.what_without_backtrace());
+    if (options.batch % launch.size != 0) {
+      throw std::runtime_error(fmt::format("--batch: expected a multiple of {} processes, got {}",
+                                           launch.size, options.batch));
+    }
+    if (options.threads > 0) torch::set_num_threads(options.threads);
+    const torch::Device device = choose_device(options, launch);
+    ranks = join_ranks(launch, options.timeout, device);
+    return Training(options, *ranks, device).run();
+  } catch (const std::exception& error) {
+    if (launch.size > 1) abandon(launch, reason_of(error));
+    throw std::runtime_error(reason_of(error));
   }
 }
 
