@@ -15,13 +15,13 @@ struct Options {
 
   std::int64_t context = 256;
   std::int64_t embed = 128;
-  std::int64_t heads = 4;
+  std::int64_t heads = 8;
   std::int64_t layers = 4;
-  double dropout = 0.1;
+  double dropout = 0.2;
 
-  std::int64_t steps = 1500;
+  std::int64_t steps = 1600;
   std::int64_t batch = 16;
-  double learning_rate = 2e-3;
+  double learning_rate = 3e-3;
   std::int64_t warmup = 100;
   double weight_decay = 0.1;
   double clip = 1.0;

@@ -188,10 +188,10 @@ def parse(arguments=None):
     parser.add_argument("--init")
     parser.add_argument("--weights")
     parser.add_argument("--csv")
-    for name, default in (("steps", 1500), ("batch", 16), ("context", 256), ("embed", 128), ("heads", 4),
+    for name, default in (("steps", 1600), ("batch", 16), ("context", 256), ("embed", 128), ("heads", 8),
                           ("layers", 4), ("warmup", 100), ("seed", 1), ("threads", 0), ("validate-every", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name, default in (("learning-rate", 2e-3), ("dropout", 0.1), ("weight-decay", 0.1), ("clip", 1.0)):
+    for name, default in (("learning-rate", 3e-3), ("dropout", 0.2), ("weight-decay", 0.1), ("clip", 1.0)):
         parser.add_argument(f"--{name}", type=float, default=default)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--bf16", action="store_true")
