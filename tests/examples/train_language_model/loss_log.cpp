@@ -1,16 +1,16 @@
 #include "loss_log.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <stdexcept>
-#include <system_error>
 
 namespace language_model {
 namespace {
@@ -38,34 +38,51 @@ std::string kept_rows(const std::string& path, std::int64_t kept_steps) {
 }  // namespace
 
 LossLog::LossLog(const std::string& path, std::int64_t kept_steps) : path_(path) {
-  const std::string kept = kept_rows(path, kept_steps);
   const std::string temporary = path + ".tmp";
-  file_ = std::fopen(temporary.c_str(), "w");
-  if (file_ == nullptr) fail();
-  if (std::fwrite(kept.data(), 1, kept.size(), file_) != kept.size()) fail();
-  sync();
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) {
-    errno = error.value();
-    fail();
+  try {
+    begin(temporary, kept_steps);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw;
   }
 }
 
-LossLog::~LossLog() {
-  if (file_ != nullptr) std::fclose(file_);
+LossLog::~LossLog() { ::close(descriptor_); }
+
+void LossLog::begin(const std::string& temporary, std::int64_t kept_steps) {
+  descriptor_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail();
+  append(kept_rows(path_, kept_steps));
+  sync();
+  if (std::rename(temporary.c_str(), path_.c_str()) != 0) fail();
 }
 
 void LossLog::write(const StepReport& report) {
   const std::string validation =
       report.validation_loss ? fmt::format("{}", *report.validation_loss) : "";
-  fmt::print(file_, "{},{},{},{},{:.1f},{:.3f}\n", report.step, report.loss, validation,
-             report.learning_rate, report.tokens_per_second, report.seconds);
-  if (std::fflush(file_) != 0) fail();
+  append(fmt::format("{},{},{},{},{:.1f},{:.3f}\n", report.step, report.loss, validation,
+                     report.learning_rate, report.tokens_per_second, report.seconds));
+}
+
+void LossLog::append(std::string_view rows) {
+  const auto size = static_cast<std::int64_t>(rows.size());
+  while (!rows.empty()) {
+    const ssize_t count = ::write(descriptor_, rows.data(), rows.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      // A part of a row would be read as a row. Making a file smaller needs no space.
+      if (::ftruncate(descriptor_, size_) == 0) errno = reason;
+      fail();
+    }
+    rows.remove_prefix(static_cast<std::size_t>(count));
+  }
+  size_ += size;
 }
 
 void LossLog::sync() {
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail();
+  if (::fsync(descriptor_) != 0) fail();
 }
 
 void LossLog::fail() const {

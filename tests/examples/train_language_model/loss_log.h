@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "step_report.h"
 
@@ -12,7 +12,8 @@ namespace language_model {
 class LossLog {
  public:
   /// Keeps the rows of an older file up to step `kept_steps`, replacing it whole; 0 begins anew.
-  /// Throws std::runtime_error where the file cannot be written, as every method does.
+  /// Throws std::runtime_error where the file cannot be written, as every method does; it then
+  /// ends with the last row that is whole.
   LossLog(const std::string& path, std::int64_t kept_steps);
   ~LossLog();
   LossLog(const LossLog&) = delete;
@@ -23,10 +24,13 @@ class LossLog {
   void sync();
 
  private:
+  void begin(const std::string& temporary, std::int64_t kept_steps);
+  void append(std::string_view rows);
   [[noreturn]] void fail() const;
 
   std::string path_;
-  std::FILE* file_ = nullptr;
+  int descriptor_ = -1;
+  std::int64_t size_ = 0;
 };
 
 }  // namespace language_model

@@ -20,9 +20,9 @@ class Ranks {
   virtual int size() const { return 1; }
 
   /// Makes the tensor that of rank 0.
-  virtual void broadcast(torch::Tensor) {}
+  virtual void broadcast(const torch::Tensor&) {}
   /// Adds up the tensors of all ranks, in place.
-  virtual void sum(torch::Tensor) {}
+  virtual void sum(const torch::Tensor&) {}
   /// From now on a backward pass averages these gradients over the ranks, while it runs.
   virtual void average_gradients(const std::vector<torch::Tensor>&) {}
   /// To be called between a forward and its backward pass.

@@ -80,13 +80,13 @@ class ProcessRanks : public Ranks {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void broadcast(torch::Tensor tensor) override {
-    std::vector<torch::Tensor> tensors = {std::move(tensor)};
+  void broadcast(const torch::Tensor& tensor) override {
+    std::vector<torch::Tensor> tensors = {tensor};
     group_->broadcast(tensors)->wait();
   }
 
-  void sum(torch::Tensor tensor) override {
-    std::vector<torch::Tensor> tensors = {std::move(tensor)};
+  void sum(const torch::Tensor& tensor) override {
+    std::vector<torch::Tensor> tensors = {tensor};
     group_->allreduce(tensors)->wait();
   }
 

@@ -253,7 +253,7 @@ void Training::finish(bool stopped) {
 
 torch::Device choose_device(const Options& options, const Launch& launch) {
   if (options.device == "cpu") return {torch::kCPU};
-  const auto count = static_cast<int>(torch::cuda::device_count());
+  const c10::DeviceIndex count = torch::cuda::device_count();
   if (launch.local_rank >= count) {
     throw std::runtime_error(
         fmt::format("--device cuda: expected a device for each process here, found {}", count));

@@ -91,8 +91,8 @@ void TrainingState::save(const std::string& file) {
 void TrainingState::share(Ranks& ranks) {
   torch::NoGradGuard no_grad;
   pack();
-  for (torch::Tensor& parameter : whole_.parameters()) ranks.broadcast(parameter);
-  for (torch::Tensor& buffer : whole_.buffers()) ranks.broadcast(buffer);
+  for (const torch::Tensor& parameter : whole_.parameters()) ranks.broadcast(parameter);
+  for (const torch::Tensor& buffer : whole_.buffers()) ranks.broadcast(buffer);
   unpack();
 }
 
