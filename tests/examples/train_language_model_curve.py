@@ -16,20 +16,24 @@ ALLOWED = {"float64": 1e-12, "float32": 1e-5}  # relative, at each step
 
 
 class CurveTest(ProgramTest):
-    def twin(self, *options):
-        """The rows of a run in Python, and its Training."""
-        training = train.Training(train.parse([*SMALL[: SMALL.index("--sample")], *options]))
+    @staticmethod
+    def twin(*options):
+        """A Training in Python of the small model."""
+        return train.Training(train.parse([*SMALL[: SMALL.index("--sample")], *options]))
+
+    @staticmethod
+    def rows_of(training):
         rows = []
         training.run(lambda step, loss, validation, rate, *_: rows.append((step, loss, validation, rate)))
-        return rows, training
+        return rows
 
-    def compare(self, dtype, *options, **more):
+    def compare(self, dtype, backends, *options):
         self.train(f"first_{dtype}", "--steps", "0", "--dtype", dtype)
         init = ["--init", str(self.folder / f"first_{dtype}" / "checkpoint.pt")]
         common = ["--steps", "200", "--dtype", dtype, *init, *options]
-        expected, training = self.twin(*common)
+        expected = self.rows_of(self.twin(*common))
         self.assertLess(expected[-1][1], 0.8 * expected[0][1])  # it learns
-        for backend in more["backends"]:
+        for backend in backends:
             self.train(backend, *common, "--backend", backend)
             curve = read_curve(self.folder / backend)
             self.assertLessEqual(largest_difference(curve, expected), ALLOWED[dtype], backend)
@@ -38,13 +42,12 @@ class CurveTest(ProgramTest):
                 self.assertEqual(row[2] == "", validation is None)
                 if validation is not None:
                     self.assertLessEqual(abs(float(row[2]) - validation), ALLOWED[dtype] * validation)
-        return training
 
     def test_float64(self):
-        self.compare("float64", "--dropout", "0.1", backends=("auto", "eager"))
+        self.compare("float64", ("auto", "eager"), "--dropout", "0.1")
 
     def test_float32(self):
-        self.compare("float32", "--dropout", "0", backends=("auto", "eager", "fused"))
+        self.compare("float32", ("auto", "eager", "fused"), "--dropout", "0")
 
     def test_bfloat16_is_near(self):
         self.train("wide", "--steps", "30", "--dropout", "0")
@@ -55,17 +58,17 @@ class CurveTest(ProgramTest):
 
     def test_python_reads_the_weights_and_writes_them(self):
         self.train("out", "--steps", "30")
-        saved = torch.load(self.folder / "out" / "checkpoint.pt")
-        training = train.Training(train.parse([*SMALL[: SMALL.index("--sample")], "--init", str(self.folder / "out" / "checkpoint.pt")]))
+        checkpoint = self.folder / "out" / "checkpoint.pt"
+        self.assertEqual(torch.load(checkpoint)["training.step"].item(), 30)
+        training = self.twin("--dropout", "0", "--init", str(checkpoint))
         self.assertAlmostEqual(training.validate(), float(read_curve(self.folder / "out")[-1][2]), places=5)
-        self.assertEqual(saved["training.step"].item(), 30)
+        saved = {name: value.clone() for name, value in training.model.state_dict().items()}
+        first_loss, _ = training.step(0)
         for prefix in ("", train.PREFIX):
-            weights = {prefix + name: value for name, value in training.model.state_dict().items()}
-            torch.save(weights, self.folder / "weights.pt")
-            self.train(f"from{prefix}", "--steps", "1", "--dropout", "0", "--init", str(self.folder / "weights.pt"))
-            loss, _ = train.Training(train.parse(
-                [*SMALL[: SMALL.index("--sample")], "--dropout", "0", "--init", str(self.folder / "out" / "checkpoint.pt")])).step(0)
-            self.assertAlmostEqual(losses(read_curve(self.folder / f"from{prefix}"))[0], loss, places=5)
+            weights, out = self.folder / "weights.pt", f"from{prefix}"
+            torch.save({prefix + name: value for name, value in saved.items()}, weights)
+            self.train(out, "--steps", "1", "--dropout", "0", "--init", str(weights))
+            self.assertAlmostEqual(losses(read_curve(self.folder / out))[0], first_loss, places=5)
 
 
 class OutputTest(ProgramTest):

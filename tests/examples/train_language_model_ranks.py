@@ -46,7 +46,8 @@ class RanksTest(ProgramTest):
             self.assertEqual((status, errors), (0, ""))
 
     def assert_same_curve(self, out, expected):
-        self.assertLessEqual(largest_difference(read_curve(self.folder / out), read_curve(self.folder / expected)), 1e-12)
+        curve, other = (read_curve(self.folder / name) for name in (out, expected))
+        self.assertLessEqual(largest_difference(curve, other), 1e-12)
 
     def test_ranks_share_a_batch(self):
         self.train("one", *OPTIONS)
@@ -100,11 +101,12 @@ class RanksTest(ProgramTest):
 
     def test_torchrun_starts_all_again(self):
         self.train("one", *OPTIONS)
-        command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--max-restarts", "1",
-                   "--monitor-interval", "0.2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), str(PROGRAM),
-                   "--out", str(self.folder / "out"), *SMALL, *OPTIONS, "--timeout", str(TIMEOUT),
-                   "--checkpoint-every", "10", "--resume"]
-        launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2",
+                   "--max-restarts", "1", "--monitor-interval", "0.2", "--master-addr", "127.0.0.1",
+                   "--master-port", str(free_port()), str(PROGRAM), "--out", str(self.folder / "out"),
+                   *SMALL, *OPTIONS, "--timeout", str(TIMEOUT), "--checkpoint-every", "10", "--resume"]
+        launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    env=environment())
         self.addCleanup(self.stop, launcher)
         self.wait_for_step("out", 50, launcher)
         self.kill_child(launcher, rank=1)

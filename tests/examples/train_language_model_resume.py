@@ -98,7 +98,8 @@ class ResumeTest(ProgramTest):
     def test_a_full_disk(self):
         out = self.folder / "out"
         out.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", out], capture_output=True, text=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", out],
+                                 capture_output=True, text=True)
         if mounted.returncode != 0:
             self.skipTest(f"no small file system: {mounted.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", out], check=True)

@@ -29,7 +29,7 @@ std::string kept_rows(const std::string& path, std::int64_t kept_steps) {
     std::from_chars(line.data(), line.data() + line.size(), step);
     const bool whole = !file.eof() && std::ranges::count(line, ',') == 5;
     if (!whole || step <= last || step > kept_steps) continue;
-    kept += line + "\n";
+    kept.append(line).append("\n");
     last = step;
   }
   return kept;

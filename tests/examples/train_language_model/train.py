@@ -211,7 +211,8 @@ def main():
 
         def write(step, loss, validation, rate, speed, seconds):
             if table:
-                table.writerow((step, loss, "" if validation is None else validation, rate, f"{speed:.1f}", f"{seconds:.3f}"))
+                checked = "" if validation is None else validation
+                table.writerow((step, loss, checked, rate, f"{speed:.1f}", f"{seconds:.3f}"))
             if validation is not None:
                 print(f"step {step}/{options.steps}: loss {loss:.4f}, validation {validation:.4f}, "
                       f"{speed:.0f} tokens/s, {seconds:.1f} s", flush=True)
