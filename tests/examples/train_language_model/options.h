@@ -15,11 +15,11 @@ struct Options {
 
   std::int64_t context = 256;
   std::int64_t embed = 128;
-  std::int64_t heads = 8;
+  std::int64_t heads = 4;
   std::int64_t layers = 4;
   double dropout = 0.2;
 
-  std::int64_t steps = 1600;
+  std::int64_t steps = 1300;
   std::int64_t batch = 16;
   double learning_rate = 3e-3;
   std::int64_t warmup = 100;

@@ -188,7 +188,7 @@ def parse(arguments=None):
     parser.add_argument("--init")
     parser.add_argument("--weights")
     parser.add_argument("--csv")
-    for name, default in (("steps", 1600), ("batch", 16), ("context", 256), ("embed", 128), ("heads", 8),
+    for name, default in (("steps", 1300), ("batch", 16), ("context", 256), ("embed", 128), ("heads", 4),
                           ("layers", 4), ("warmup", 100), ("seed", 1), ("threads", 0), ("validate-every", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("learning-rate", 3e-3), ("dropout", 0.2), ("weight-decay", 0.1), ("clip", 1.0)):
