@@ -29,7 +29,7 @@ LEAST_SHARE = 0.6
 
 def build():
     """Installs and configures into folders that stay, so that a second run compiles nothing."""
-    prefix, folder = SERVE.parents[1] / "prefix", SERVE.parent
+    prefix, folder = SERVE.parent / "prefix", SERVE.parent
     for words in (["cmake", "--install", BUILD, "--prefix", prefix],
                   ["cmake", "-S", ROOT / "tests" / "examples" / "serve", "-B", folder, "-G", "Ninja",
                    "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={prefix}",

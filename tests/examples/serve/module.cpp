@@ -58,7 +58,7 @@ void check_shapes(const ModelInfo& info, const Arguments& arguments) {
   const auto check = info.variant == "inferred_length" ? functional::inferred_length_attention
                                                        : functional::shared_projection_attention;
   check(values, keys, query, mask, shared, shared, shared, whole, bias, info.heads, Backend::Auto,
-        info.is_causal);
+        info.is_causal, /*dropout_p=*/0);
 }
 
 Weights read_weights(const ModelInfo& info, const std::string& path) {
