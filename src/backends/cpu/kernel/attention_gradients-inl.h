@@ -197,9 +197,7 @@ class GradientTask : public BlockTask {
     if (Limit(row + rows - 1) <= from) return;
     RowScores scores[kQueryBlock];
     if (!CountKeys(row, rows, from, keys, scores)) return;
-    std::size_t width = 0;
-    for (std::size_t i = 0; i < rows; ++i) width = std::max(width, scores[i].count);
-    for (std::size_t i = 0; i < rows; ++i) scores[i].width = width;
+    WidenRows({scores, rows}, keys);
     const float* queries = CopyRows(queries_, problem_.head_dim, {row, rows}, space_.queries);
     const float* gradients =
         CopyRows(grad_results_, problem_.value_dim, {row, rows}, space_.grad_outputs);
@@ -222,6 +220,21 @@ class GradientTask : public BlockTask {
     if (wanted_.grad_query.data != nullptr) AddToQueries({scores, rows}, row, keys);
   }
 
+  /// Rows that are multiplied together are of one width, in whole blocks of a transposed product's
+  /// rows, and none is narrower than the one before it: where they do not grow of themselves, as
+  /// under causality, all are as wide as the widest.
+  static void WidenRows(std::span<RowScores> scores, std::size_t keys) {
+    if (!std::ranges::is_sorted(scores, {}, &RowScores::count)) {
+      const std::size_t width = std::ranges::max(scores, {}, &RowScores::count).count;
+      for (RowScores& row : scores) row.width = width;
+    } else {
+      WidenGroups(scores.data(), scores.size());
+    }
+    for (RowScores& row : scores) {
+      row.width = std::min(hwy::RoundUpTo(row.width, kBlockRows), keys);
+    }
+  }
+
   /// Rows as floats, filled up with zeros to whole panels.
   static const float* CopyRows(const HeadRows& from, std::size_t width, Range rows,
                                AlignedArray<float>& copies) {
@@ -238,15 +251,17 @@ class GradientTask : public BlockTask {
   /// sums (keys × width) += transposed weights, or what is `offset` behind them, times rows.
   void AddByKeys(std::span<const RowScores> scores, std::ptrdiff_t offset, const float* rows,
                  std::size_t width, float* sums) const {
-    const std::size_t keys = scores[0].width;
+    const std::size_t keys = scores.back().width;
     for (std::size_t column = 0; column < width; column += kPanel) {
+      std::size_t first = 0;
       for (std::size_t key = 0; key < keys; key += kBlockRows) {
+        while (scores[first].width <= key) ++first;
         Multiply<true>(std::min(kBlockRows, keys - key), kPanel,
-                       {.a = scores[0].scores + offset + key,
+                       {.a = scores[first].scores + offset + key,
                         .a_stride = kScoreStride,
-                        .b = rows + column,
+                        .b = rows + first * width + column,
                         .b_stride = width,
-                        .depth = scores.size(),
+                        .depth = scores.size() - first,
                         .c = sums + key * width + column,
                         .c_stride = width,
                         .row_scale = kOnes});
@@ -265,7 +280,7 @@ class GradientTask : public BlockTask {
                   .a_stride = kScoreStride,
                   .b = space_.key_rows.data() + column * keys,
                   .b_stride = kPanel,
-                  .depth = scores[0].width,
+                  .depth = scores[start].width,
                   .c = space_.grad_queries.data() + (row + start) * head_width_ + column,
                   .c_stride = head_width_,
                   .row_scale = kOnes});
