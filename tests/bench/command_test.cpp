@@ -35,7 +35,7 @@ TEST_F(BenchCommand, ListsItsCases) {
   EXPECT_EQ(all.code, 0) << all.err;
   EXPECT_GT(std::count(all.out.begin(), all.out.end(), '\n'), 20);
   const Outcome some = bench("--list --filter causal");
-  EXPECT_EQ(some.out, "causal-L512\ncausal-L2048\n");
+  EXPECT_EQ(some.out, "causal-L512\ncausal-L2048\ntrain-causal-L512\ntrain-causal-L2048\n");
 }
 
 TEST_F(BenchCommand, MeasuresBothImplementationsAndWritesJson) {
