@@ -9,8 +9,12 @@ import random
 import statistics
 import sys
 import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import torch
+from rounding_errors import expect_gradients_near, largest_error
 from torch.nn.functional import linear
 
 torch.ops.load_library(sys.argv[1])
@@ -79,10 +83,6 @@ def make_call(name, dtype, shape, seed):
     return inputs, mask, parameters, heads
 
 
-def largest_error(result, right):
-    return (result.double() - right).abs().max().item()
-
-
 def errors(name, dtype, shape, seed):
     """The largest errors of the op and of the plain operations."""
     formula, op = MODULES[name]
@@ -138,19 +138,11 @@ class Accuracy(unittest.TestCase):
         # The third module's gradients are the first one's.
         for name in ("shared_projection", "full_projection"):
             with self.subTest(name):
-                pooled, single = [], []
-                for shape in make_shapes(SHAPES):
-                    cases = [gradient_errors(name, shape, seed) for seed in range(SEEDS)]
-                    for of_leaf in zip(*cases):
-                        single += [a / b for a, b, _ in of_leaf if b > 0]
-                        ours, formulas, largest = (max(column) for column in zip(*of_leaf))
-                        self.assertLessEqual(ours, 6 * formulas + 4 * 2**-24 * largest, shape)
-                        pooled.append(ours / max(formulas, 1e-30) if ours > 0 else 0.0)
-                within = statistics.quantiles(pooled, n=20)[-1]
-                median = statistics.median(single)
-                print(f"{name} gradients: worst {max(pooled):.2f}, 95 % {within:.2f}, median {median:.3f}")
-                self.assertLessEqual(within, 2.5)
-                self.assertLessEqual(median, 1.1)
+                cases = (
+                    (shape, [gradient_errors(name, shape, seed) for seed in range(SEEDS)])
+                    for shape in make_shapes(SHAPES)
+                )
+                expect_gradients_near(self, f"{name} gradients", cases, factor=6)
 
     def test_sixteen_bits(self):
         for name in MODULES:

@@ -10,8 +10,12 @@ import random
 import statistics
 import sys
 import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import torch
+from rounding_errors import expect_gradients_near, largest_error
 
 torch.ops.load_library(sys.argv.pop(1))
 SHAPES, SEEDS = 100, 20
@@ -49,10 +53,6 @@ def make_inputs(dtype, shape, seed):
     ]
     keep = torch.rand(1, 1, 1, keys) > 0.3 if masked else None
     return tensors, keep, 1 / math.sqrt(head_dim)
-
-
-def largest_error(result, right):
-    return (result.double() - right).abs().max().item()
 
 
 def errors(dtype, shape, seed):
@@ -103,19 +103,11 @@ class Accuracy(unittest.TestCase):
             self.assertLessEqual(worst, 1.0)
 
     def test_gradients(self):
-        pooled, single = [], []
-        for shape in make_shapes(GRADIENT_SHAPES):
-            cases = [gradient_errors(shape, seed) for seed in range(SEEDS)]
-            for of_input in zip(*cases):
-                single += [a / b for a, b, _ in of_input if b > 0]
-                ours, formulas, largest = (max(column) for column in zip(*of_input))
-                self.assertLessEqual(ours, 4 * formulas + 4 * 2**-24 * largest, shape)
-                pooled.append(ours / max(formulas, 1e-30) if ours > 0 else 0.0)
-        within = statistics.quantiles(pooled, n=20)[-1]
-        median = statistics.median(single)
-        print(f"gradients: worst {max(pooled):.3f}, 95 % within {within:.3f}, median case {median:.3f}")
-        self.assertLessEqual(within, 2.5)
-        self.assertLessEqual(median, 1.1)
+        cases = (
+            (shape, [gradient_errors(shape, seed) for seed in range(SEEDS)])
+            for shape in make_shapes(GRADIENT_SHAPES)
+        )
+        expect_gradients_near(self, "gradients", cases, factor=4)
 
 
 if __name__ == "__main__":

@@ -207,7 +207,8 @@ class GradientTask : public BlockTask {
     for (std::size_t i = 0; i < rows; ++i) {
       const float sum = sums_[row + i];
       if (sum <= 0) scores[i].count = 0;
-      const RowDropout dropout = PackedDropout(row + i, from);
+      RowDropout dropout = {};
+      if (drops()) dropout = PackedDropout(row + i, from);
       ToScoreGradients(scores[i], {maxima_[row + i], 1.0F / sum, space_.deltas[row + i]}, factor_,
                        problem_.scale, kOffset, drops() ? &dropout : nullptr);
     }
