@@ -3,7 +3,9 @@
 Multiply-adds: a loop of independent float32 ones in registers, as wide as the processor has them.
 Reading: a loop that adds up an array as large as what the case reads, so from the same cache.
 Both are C, compiled when needed for this processor; without a compiler a product of matrices and
-torch.sum stand in, which reach less. With several threads, each runs the loop and rates add up.
+torch.sum stand in, which reach less. With several threads, each runs the loop; rates of arithmetic
+add up, and what is read counts from the first one's start to the last one's end, since threads share
+the memory.
 Products: torch.mm of matrices that are large enough for its full rate.
 """
 
@@ -18,6 +20,7 @@ import torch
 from peer_timing import Timer
 
 SOURCE = r"""
+#include <sched.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -36,10 +39,9 @@ typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
 
 static volatile float sink;
 
-/* Of the thread's own time: what else the machine runs does not count. */
-static double now(void) {
+static double now(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  clock_gettime(clock, &t);
   return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
@@ -49,42 +51,47 @@ static double now(void) {
 #define ADD_LOADED(i) a##i += from[i * part + at];
 #define SINK(i) sink = a##i[0];
 
-/* Floating-point operations a second. */
+/* Floating-point operations a second of the thread's own time: what else the machine runs does not
+   count. */
 double multiply_add_rate(size_t rounds) {
   vec x = {0}, y = {0};
   x += 0.5f + sink * 0;
   y += 0.5f + sink * 0;
   FOR_ALL(START)
-  const double start = now();
+  const double start = now(CLOCK_THREAD_CPUTIME_ID);
   for (size_t i = 0; i < rounds; ++i) {
     FOR_ALL(MULTIPLY_ADD)
     __asm__ volatile("");
   }
-  const double seconds = now() - start;
+  const double seconds = now(CLOCK_THREAD_CPUTIME_ID) - start;
   FOR_ALL(SINK)
   return 2.0 * COUNT * LANES * rounds / seconds;
 }
 
-/* Bytes a second of a second pass. In several streams at once, which reads faster than one. */
-double read_rate(const void* data, size_t bytes) {
+/* Start and end, in seconds, of a second pass, which begins when every thread has made its first:
+   `others` counts those that have not. In several streams at once, which reads faster than one. */
+void read_all(const void* data, size_t bytes, int* others, double* times) {
   const vec* from = data;
   const size_t part = bytes / (COUNT * VECTOR_BYTES);
-  double start = 0;
   FOR_ALL(START)
   for (int pass = 0; pass < 2; ++pass) {
-    start = now();
+    if (pass == 1) {
+      __atomic_sub_fetch(others, 1, __ATOMIC_SEQ_CST);
+      while (__atomic_load_n(others, __ATOMIC_SEQ_CST) > 0) sched_yield();
+    }
+    times[0] = now(CLOCK_MONOTONIC);
     for (size_t at = 0; at < part; ++at) {
       FOR_ALL(ADD_LOADED)
     }
+    times[1] = now(CLOCK_MONOTONIC);
   }
-  const double seconds = now() - start;
   FOR_ALL(SINK)
-  return (double)(part * COUNT * VECTOR_BYTES) / seconds;
 }
 """
 # About a millisecond.
 ROUNDS = 100_000
 PRODUCT_SIZE = 512
+READS = 3  # of which the one that was disturbed least counts
 ALIGNMENT = 64
 
 
@@ -101,9 +108,11 @@ def compile_loops():
         if done.returncode:
             return None
         loops = ctypes.CDLL(str(library))
-    loops.multiply_add_rate.restype = loops.read_rate.restype = ctypes.c_double
+    loops.multiply_add_rate.restype = ctypes.c_double
     loops.multiply_add_rate.argtypes = [ctypes.c_size_t]
-    loops.read_rate.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    numbers, pointer = (ctypes.c_void_p, ctypes.c_size_t), ctypes.POINTER
+    loops.read_all.restype = None
+    loops.read_all.argtypes = [*numbers, pointer(ctypes.c_int), pointer(ctypes.c_double)]
     return loops
 
 
@@ -132,7 +141,8 @@ class Roofline:
     def product_rate(self):
         """Floating-point operations a second, of a product of matrices."""
         if self.products is None:
-            left, right, product = torch.rand(3, PRODUCT_SIZE, PRODUCT_SIZE)
+            with torch.inference_mode(False):  # for cases with gradients and without
+                left, right, product = torch.rand(3, PRODUCT_SIZE, PRODUCT_SIZE)
             self.products = Timer(lambda: torch.mm(left, right, out=product), self.threads)
         return 2 * PRODUCT_SIZE**3 / self.products.sample()
 
@@ -142,6 +152,17 @@ class Roofline:
             self.array = torch.ones(size // 4)
         if self.loops is None:
             return size / Timer(self.array.sum, self.threads).sample()
-        part = size // self.threads // ALIGNMENT * ALIGNMENT
+        return size / min(self.read_seconds() for _ in range(READS))
+
+    def read_seconds(self):
+        part = self.array.nbytes // self.threads // ALIGNMENT * ALIGNMENT
+        others = ctypes.c_int(self.threads)
+        times = [(ctypes.c_double * 2)() for _ in range(self.threads)]
         parts = [self.array.data_ptr() + i * part for i in range(self.threads)]
-        return sum(self.workers.map(self.loops.read_rate, parts, [part] * self.threads))
+        calls = [
+            self.workers.submit(self.loops.read_all, data, part, others, pair)
+            for data, pair in zip(parts, times)
+        ]
+        for call in calls:
+            call.result()
+        return max(end for _, end in times) - min(start for start, _ in times)
