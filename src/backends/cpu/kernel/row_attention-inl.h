@@ -134,20 +134,28 @@ class RowTask : public HeadTask {
     FindRows(keys_, i, keys);
     for (std::size_t head = 0; head < heads_; ++head) {
       const float* query = space_.queries.data() + head * query_width_;
-      Floats sums[kStreams] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+      // Single variables stay in registers, where those of an array would be stored in each round.
+      Floats sum0 = hn::Zero(d);
+      Floats sum1 = hn::Zero(d);
+      Floats sum2 = hn::Zero(d);
+      Floats sum3 = hn::Zero(d);
       for (std::size_t k = 0; k < whole; k += kLanes) {
         const Floats factor = hn::Load(d, query + k);
-#pragma GCC unroll 4
-        for (std::size_t j = 0; j < kStreams; ++j) {
-          sums[j] = hn::MulAdd(factor, LoadWide(keys[j] + k), sums[j]);
-        }
+        sum0 = hn::MulAdd(factor, LoadWide(keys[0] + k), sum0);
+        sum1 = hn::MulAdd(factor, LoadWide(keys[1] + k), sum1);
+        sum2 = hn::MulAdd(factor, LoadWide(keys[2] + k), sum2);
+        sum3 = hn::MulAdd(factor, LoadWide(keys[3] + k), sum3);
       }
       if (whole < depth) {
         const Floats factor = hn::Load(d, query + whole);
-        for (std::size_t j = 0; j < kStreams; ++j) {
-          sums[j] = hn::MulAdd(factor, LoadWideTail(keys[j] + whole, depth - whole), sums[j]);
-        }
+        const std::size_t rest = depth - whole;
+        sum0 = hn::MulAdd(factor, LoadWideTail(keys[0] + whole, rest), sum0);
+        sum1 = hn::MulAdd(factor, LoadWideTail(keys[1] + whole, rest), sum1);
+        sum2 = hn::MulAdd(factor, LoadWideTail(keys[2] + whole, rest), sum2);
+        sum3 = hn::MulAdd(factor, LoadWideTail(keys[3] + whole, rest), sum3);
       }
+      static_assert(kStreams == 4);
+      const Floats sums[kStreams] = {sum0, sum1, sum2, sum3};
       float scores[kStreams];
       SumLanes(sums, scores);
       for (std::size_t j = 0; j < kStreams; ++j) {
