@@ -68,14 +68,18 @@ def gradients_along_an_incoming_tangent(function, tensors):
         return tangents(torch.autograd.grad(output, tensors, incoming))
 
 
-def jvp_of_recorded_gradients(function, tensors):
+def jvp_of_recorded_gradients(function, tensors, **options):
     tensors = leaves(tensors)
     output = function(*tensors)
 
     def backward(incoming):
-        return torch.autograd.grad(output, tensors, incoming, retain_graph=True)
+        return torch.autograd.grad(output, tensors, incoming, retain_graph=True, **options)
 
-    return torch.func.jvp(backward, (output.detach(),), directions([output]))[1]
+    return [x.detach() for x in torch.func.jvp(backward, (output.detach(),), directions([output]))[1]]
+
+
+def jvp_of_recorded_gradients_that_are_recorded(function, tensors):
+    return jvp_of_recorded_gradients(function, tensors, create_graph=True)
 
 
 def forward_mode(function, tensors):
@@ -123,6 +127,7 @@ RECORDED = (
     batched_gradients,
     gradients_along_an_incoming_tangent,
     jvp_of_recorded_gradients,
+    jvp_of_recorded_gradients_that_are_recorded,
 )
 TRANSFORMED = (
     forward_mode,

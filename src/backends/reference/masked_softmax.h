@@ -17,4 +17,14 @@ inline constexpr double kMaskedScore = -1e20;
 torch::Tensor masked_softmax(const torch::Tensor& scores, const torch::Tensor& mask,
                              double divisor);
 
+/// The same before it is rounded: float32 where the scores are float16 and there is a mask.
+torch::Tensor wide_masked_softmax(const torch::Tensor& scores, const torch::Tensor& mask,
+                                  double divisor);
+
+/// The gradient of the scores, in the dtype of `weights`, from that of the weights, which
+/// wide_masked_softmax() gave: zero where mask == 0.
+torch::Tensor masked_softmax_gradient(const torch::Tensor& grad_weights,
+                                      const torch::Tensor& weights, const torch::Tensor& mask,
+                                      double divisor);
+
 }  // namespace self_attention::reference

@@ -61,7 +61,7 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
                                 torch::autograd::isFwGradDefined(gradients[0]);
     const bool fused = result.output.defined() && !differentiated;
     const auto found = fused ? call_attention_backward(arguments, result, gradients[0], wanted)
-                             : formula_gradients(arguments, gradients[0], wanted);
+                             : reference::attention_gradients(arguments, gradients[0], wanted);
     return {found[0], found[1], found[2], {}, {}, {}, {}};
   }
 
@@ -71,28 +71,6 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
     // The op would draw another seed.
     check_attention(arguments);
     return reference::attention(arguments);
-  }
-
-  static std::array<torch::Tensor, 3> formula_gradients(const AttentionArguments& arguments,
-                                                        const torch::Tensor& grad_output,
-                                                        std::array<bool, 3> wanted) {
-    const bool differentiable = torch::GradMode::is_enabled();
-    AttentionArguments inputs = arguments;
-    variable_list chosen;
-    std::size_t index = 0;
-    for (torch::Tensor* input : {&inputs.query, &inputs.key, &inputs.value}) {
-      if (!differentiable) *input = input->detach().requires_grad_(wanted[index]);
-      if (wanted[index++]) chosen.push_back(*input);
-    }
-    const torch::AutoGradMode enable(true);
-    const variable_list found =
-        torch::autograd::grad({reference::attention(inputs)}, chosen, {grad_output},
-                              /*retain_graph=*/differentiable, /*create_graph=*/differentiable);
-    std::array<torch::Tensor, 3> gradients;
-    for (std::size_t i = 0, next = 0; i < 3; ++i) {
-      if (wanted[i]) gradients[i] = found[next++];
-    }
-    return gradients;
   }
 };
 
