@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 
 namespace self_attention::testing {
 namespace {
@@ -42,6 +43,10 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 extern "C" {
 void* __real_aligned_alloc(std::size_t alignment, std::size_t bytes);
 void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  return self_attention::testing::fails() ? nullptr : __real_aligned_alloc(alignment, bytes);
+  if (self_attention::testing::fails()) return nullptr;
+  void* memory = __real_aligned_alloc(alignment, bytes);
+  // NaN, and indices that lead nowhere, for whoever reads what was never written.
+  if (memory != nullptr) std::memset(memory, 0xFF, bytes);
+  return memory;
 }
 }
