@@ -99,7 +99,8 @@ TEST_P(IoFaults, AFileThatShrinksOrVanishesMeanwhileIsAnError) {
     for (int i = 0; !done; ++i) {
       std::error_code ignored;
       if (i % 8 == 7) fs::remove(path_, ignored);
-      if (i % 2 == 1) fs::resize_file(path_, static_cast<std::size_t>(size * (i % 20) / 20), ignored);
+      if (i % 2 == 1)
+        fs::resize_file(path_, static_cast<std::size_t>(size * (i % 20) / 20), ignored);
       if (i % 2 == 0) write(filled(1));
     }
   });

@@ -94,7 +94,8 @@ TYPED_TEST(Faults, SizesBeyondMemoryAreErrors) {
     const torch::AutoGradMode mode(records);
     EXPECT_THROW(this->module_->forward(long_one, long_one, long_one), c10::Error);
     EXPECT_THROW(attention(heads, short_one, short_one, {}, options), c10::Error);
-    EXPECT_THROW(attention(heads.detach().requires_grad_(), short_one, short_one, {}, options), c10::Error);
+    EXPECT_THROW(attention(heads.detach().requires_grad_(), short_one, short_one, {}, options),
+                 c10::Error);
   }
   EXPECT_TRUE(equal(compute(this->module_, inputs, mask), expected));
 }

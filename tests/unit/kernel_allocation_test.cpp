@@ -32,8 +32,7 @@ TEST_P(KernelsWithoutMemory, ThrowAndComputeRightNextTime) {
   for (const Case& c : cases) {
     for (const bool trains : {false, true}) {
       Call call(c, true);
-      AttentionProblem problem = call.problem();
-      if (!trains) problem.row_maxima = problem.row_sums = nullptr;
+      const AttentionProblem problem = trains ? call.problem() : call.inference_problem();
       const GradientProblem gradients = call.gradient_problem();
       const auto compute = [&](Workspace& space) {
         Schedule schedule(problem, *GetParam(), 1);
