@@ -76,6 +76,8 @@ std::vector<Case> cases() {
       }
     }
   }
+  // More blocks of keys than one, where causality begins.
+  all.push_back({{1, 1, 300, 290, 4, 4}, ElementKind::kFloat32, MaskKind::kNone, true});
   // Whose queries run in blocks, and alone.
   for (const Shape& shape : {Shape{1, 2, 9, 280, 1, 3}, {1, 1, 3, 520, 1, 2}}) {
     for (const auto mask :
