@@ -78,6 +78,8 @@ std::vector<Case> cases() {
   }
   // More blocks of keys than one, where causality begins.
   all.push_back({{1, 1, 300, 290, 4, 4}, ElementKind::kFloat32, MaskKind::kNone, true});
+  // Keys and values so wide that they are packed in parts, or read where they lie.
+  all.push_back({{1, 1, 6, 800, 500, 16}, ElementKind::kFloat32, MaskKind::kNone, false});
   // Whose queries run in blocks, and alone.
   for (const Shape& shape : {Shape{1, 2, 9, 280, 1, 3}, {1, 1, 3, 520, 1, 2}}) {
     for (const auto mask :
