@@ -1,10 +1,10 @@
 #include "io/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -34,6 +34,26 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+bool is_same_file(int descriptor, const std::string& path) {
+  struct stat open {};
+  struct stat named {};
+  return ::fstat(descriptor, &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
+/// Removes a temporary file whose lock is free: the process that wrote it is gone. False where
+/// there is none.
+bool remove_abandoned(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return errno != ENOENT;
+  // By the time it is locked, its name may be another's.
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && is_same_file(descriptor, path)) {
+    ::unlink(path.c_str());
+  }
+  ::close(descriptor);
+  return true;
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const std::string& path)
@@ -61,18 +81,33 @@ OutputFile::OutputFile(const std::string& path)
 OutputFile::~OutputFile() { discard(); }
 
 void OutputFile::create_temporary() {
-  static std::atomic<unsigned> counter{0};
   const fs::path target(target_);
   // File systems allow 255 bytes a name: a long one is cut so that the suffix fits.
   const std::string stem = target.filename().string().substr(0, 200);
-  while (descriptor_ < 0) {
-    temporary_ = folder_of(target) / formatted(".{}.{}-{}.tmp", stem, ::getpid(), counter++);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && errno != EEXIST && errno != EINTR) {
-      temporary_.clear();
-      fail("no file can be created in its folder");
-    }
+  const auto name = [&](unsigned place) {
+    return (folder_of(target) / formatted(".{}.{}.tmp", stem, place)).string();
+  };
+  unsigned place = 0;
+  while (remove_abandoned(name(place))) ++place;
+  for (place = 0; !claim_temporary(name(place));) ++place;
+}
+
+bool OutputFile::claim_temporary(std::string path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) {
+    if (errno != EEXIST && errno != EINTR) fail("no file can be created in its folder");
+    return false;
   }
+  // Held until it is renamed. Where a file system has no locks, none is taken for abandoned.
+  while (::flock(descriptor, LOCK_EX) != 0 && errno == EINTR) continue;
+  // Until then it could be.
+  if (!is_same_file(descriptor, path)) {
+    ::close(descriptor);
+    return false;
+  }
+  descriptor_ = descriptor;
+  temporary_ = std::move(path);
+  return true;
 }
 
 void OutputFile::discard() noexcept {
@@ -95,14 +130,14 @@ void OutputFile::write(std::string_view bytes) { write(std::as_bytes(std::span(b
 
 void OutputFile::commit() {
   if (::fsync(descriptor_) != 0) fail("writing to disk failed, the file is as before");
-  // Some file systems report a full disk only here.
-  if (::close(std::exchange(descriptor_, -1)) != 0) {
-    fail("closing failed, the file is as before");
-  }
+  // Some file systems report a full disk only when a file is closed. The lock stays.
+  const int copy = ::dup(descriptor_);
+  if (copy < 0 || ::close(copy) != 0) fail("closing failed, the file is as before");
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
     fail("replacing failed, the file is as before");
   }
   temporary_.clear();
+  ::close(std::exchange(descriptor_, -1));
   // Without this the rename itself may be lost in a power cut.
   const std::string folder = folder_of(target_).string();
   const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -13,7 +13,8 @@ namespace self_attention::io {
 /// Bytes go to a temporary file in the target's folder; commit() syncs it to disk and renames it
 /// over the target, so whoever opens the target sees the old file or the complete new one, also
 /// after a crash or on a full disk. Without commit() the temporary file is removed; a process that
-/// is killed leaves it behind (".NAME.*.tmp") and the target untouched.
+/// is killed leaves it behind (".NAME.N.tmp") and the target untouched, and the next one to write
+/// the target removes it. Several may write one target at once: the last to commit stays.
 class OutputFile {
  public:
   /// A symbolic link is followed: the file it names is the one replaced. Throws FormatError when
@@ -35,6 +36,8 @@ class OutputFile {
 
  private:
   void create_temporary();
+  /// Makes `path` the temporary file; false where another writer has it.
+  bool claim_temporary(std::string path);
   void discard() noexcept;
   /// Throws FormatError that words errno.
   [[noreturn]] void fail(std::string_view action) const;

@@ -117,7 +117,7 @@ void write(const torch::jit::Module& script, const std::string& path, const std:
     if (failure == nullptr) {
       try {
         file.write(std::span(static_cast<const std::byte*>(data), size));
-      } catch (const io::FormatError&) {
+      } catch (...) {
         failure = std::current_exception();
       }
     }

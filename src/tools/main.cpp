@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 
 #include "tools/bench/bench_command.h"
 #include "tools/export/export_command.h"
@@ -42,7 +44,12 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    // What did not fit on a full disk is known only then.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      throw std::system_error(errno, std::generic_category(), "standard output cannot be written");
+    }
+    return status;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "self-attention: %s\n", error.what());
     return kUnusableInput;

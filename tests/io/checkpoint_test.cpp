@@ -103,6 +103,19 @@ TEST_F(Checkpoint, LiftsALayerByItsPrefix) {
   EXPECT_TRUE(report.unexpected.empty());
 }
 
+TEST_F(Checkpoint, TheLongestPrefixDecides) {
+  const FullProjectionAttention saved(8, 2);
+  save_state_dict(*saved, path("a.pt"));
+  FullProjectionAttention loaded(8, 2);
+  load_state_dict(*loaded, path("a.pt"),
+                  LoadStateDictOptions().map_prefixes({{"k", "nowhere."},
+                                                       {"k_linear.", "v_linear."},
+                                                       {"v", "nowhere."},
+                                                       {"v_linear.", "k_linear."}}));
+  EXPECT_TRUE(bit_equal(loaded->v_linear->weight, saved->k_linear->weight));
+  EXPECT_TRUE(bit_equal(loaded->k_linear->bias, saved->v_linear->bias));
+}
+
 TEST_F(Checkpoint, EveryDifferenceIsReportedAndNothingIsTouched) {
   save_state_dict(*SharedProjectionAttention(8, 2), path("shared.pt"));
   SharedProjectionAttention other(8, 4);

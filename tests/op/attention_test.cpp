@@ -175,6 +175,11 @@ TEST(Attention, SaysWhichKernelRunsAndWhyNotTheFusedOne) {
             "it takes float32, bfloat16 and float16, the tensors are float64");
   EXPECT_EQ(kernel(torch::kFloat32, 1e-17).name, "reference");
   EXPECT_EQ(kernel(torch::kFloat32, 1e20).name, "reference");
+  const auto many = torch::zeros({1, 1, 1, 8}).expand({1, 1, (int64_t{1} << 32) + 1, 8});
+  EXPECT_EQ(attention_kernel(inputs.query.slice(0, 0, 1).slice(1, 0, 1), many, many, {},
+                             AttentionOptions(1))
+                .reason,
+            "it takes at most 2^32 keys");
 }
 
 TEST(Attention, TinyScalesFollowTheFormula) {
@@ -201,6 +206,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(
       throws<c10::ValueError>(call(in.query[0], in.key, in.value),
                               {"[attention] query: expected shape (N, H, Q, d), got (3, 4, 8)"}));
+  EXPECT_TRUE(throws<c10::ValueError>(
+      call(in.query.slice(3, 0, 0), in.key.slice(3, 0, 0), in.value),
+      {"[attention] query: expected shape (N, H, Q, d), got (2, 3, 4, 0)"}));
   EXPECT_TRUE(throws<c10::ValueError>(
       call(in.query, in.key.slice(3, 0, 7), in.value),
       {"[attention] key: expected shape (N=2, H=3, K, d=8), got (2, 3, 6, 7)"}));
@@ -275,21 +283,37 @@ TEST(Attention, GradientsWhereMaskedKeysWin) {
   const auto query = torch::full({1, 1, 6, 1}, 1e10F);
   const auto key = torch::full({1, 1, 5, 1}, -3e10F);
   const auto value = torch::randn({1, 1, 5, 3});
-  const auto mask = torch::tensor({1, 1, 0, 1, 0});
-  const auto gradients = [&](torch::ScalarType type) {
-    std::vector<torch::Tensor> leaves;
-    for (const auto& tensor : {query, key, value}) {
-      leaves.push_back(tensor.to(type).detach().requires_grad_());
+  const auto padding = torch::tensor({1, 1, 0, 1, 0});
+  for (const auto& mask : {padding, padding.expand({6, 5}).contiguous()}) {
+    const auto gradients = [&](torch::ScalarType type) {
+      std::vector<torch::Tensor> leaves;
+      for (const auto& tensor : {query, key, value}) {
+        leaves.push_back(tensor.to(type).detach().requires_grad_());
+      }
+      run({leaves[0], leaves[1], leaves[2]}, mask).square().sum().backward();
+      return leaves;
+    };
+    const auto actual = gradients(torch::kFloat32);
+    const auto right = gradients(torch::kFloat64);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(near(actual[i].grad(), right[i].grad(), 1e-5)) << "gradient " << i;
     }
-    run({leaves[0], leaves[1], leaves[2]}, mask).square().sum().backward();
-    return leaves;
-  };
-  const auto actual = gradients(torch::kFloat32);
-  const auto right = gradients(torch::kFloat64);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(near(actual[i].grad(), right[i].grad(), 1e-5)) << "gradient " << i;
+    EXPECT_GT(actual[2].grad()[0][0][2].abs().max().item<float>(), 0);
   }
-  EXPECT_GT(actual[2].grad()[0][0][2].abs().max().item<float>(), 0);
+}
+
+TEST(Attention, AQueryOfNaNLeavesHiddenKeysWithoutGradients) {
+  const Inputs inputs = make_inputs(5, 7);
+  std::vector<torch::Tensor> leaves;
+  for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
+    leaves.push_back(tensor.detach().clone().requires_grad_());
+  }
+  leaves[0].detach().select(2, 1).fill_(kNaN);
+  run({leaves[0], leaves[1], leaves[2]}, torch::tensor({1, 1, 0, 1, 1, 1, 0})).sum().backward();
+  for (const auto& leaf : {leaves[1], leaves[2]}) {
+    EXPECT_TRUE(leaf.grad().select(2, 0).isnan().any().item<bool>());
+    EXPECT_EQ(leaf.grad().select(2, 2).abs().max().item<float>(), 0);
+  }
 }
 
 TEST(Attention, GradientsOfNothingAreZeros) {

@@ -2,8 +2,9 @@
 
 Usage: random_calls_test.py LIBRARY [CALLS] [SEED]
 
-Shapes, strides (also zero and overlapping), dtypes, masks of every broadcast shape, scales, causality,
-dropout and gradients are drawn at random, a tenth of the calls with something that does not fit.
+Shapes, strides (also zero and overlapping), dtypes, masks of every broadcast shape and layout, lengths,
+scales, causality, dropout, gradients of all inputs or some, one tensor for several inputs, and numbers
+in masked keys that are not finite are drawn at random, a tenth of the calls with something that does not fit.
 """
 
 import math
@@ -13,7 +14,10 @@ import sys
 import torch
 
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64)
-MASK_DTYPES = (torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.float64)
+MASK_DTYPES = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64,
+)  # fmt: skip
 # Of results, which are means of numbers of about 1, and of gradients, which are sums.
 ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
 ALLOWED_GRADIENT = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2, torch.float64: 1e-11}
@@ -36,7 +40,7 @@ def formula(query, key, value, mask, scale, is_causal, dropout_p):
 
 def strided(draw, shape, dtype):
     """Numbers of that shape, in memory in one of several ways."""
-    way = draw.randrange(6)
+    way = draw.randrange(7)
     if way == 0:  # any order of the axes
         order = draw.sample(range(4), 4)
         base = torch.randn([shape[axis] for axis in order])
@@ -56,7 +60,9 @@ def strided(draw, shape, dtype):
         strides = [draw.randint(0, 5) for _ in shape]
         reach = sum((size - 1) * stride for size, stride in zip(shape, strides)) + 1
         return torch.randn(reach).to(dtype).as_strided(shape, strides)
-    if way == 4:  # as modules give them
+    if way == 4:  # with the negative bit
+        return torch._neg_view(torch.randn(shape).to(dtype))
+    if way == 5:  # as modules give them
         return torch.randn(shape[0], shape[2], shape[1], shape[3]).to(dtype).transpose(1, 2)
     return torch.randn(shape).to(dtype)
 
@@ -65,17 +71,36 @@ def random_mask(draw, scores):
     """A mask that broadcasts to the scores, or None."""
     if draw.random() < 0.3:
         return None
+    if draw.random() < 0.2:  # of lengths
+        lengths = torch.tensor([draw.randint(0, scores[3]) for _ in range(scores[0])])
+        return torch.arange(scores[3]) < lengths.view(-1, 1, 1, 1)
     rank = draw.randint(0, 4)
     shape = [size if draw.random() < 0.6 else 1 for size in scores[4 - rank :]]
     mask = torch.rand(shape) < draw.choice((0.0, 0.3, 0.9, 1.0))
     mask = mask.to(draw.choice(MASK_DTYPES))
     if mask.is_floating_point():
         mask = torch.where(torch.rand(shape) < 0.2, mask * float("nan"), mask) if draw.random() < 0.3 else -mask
-    return mask.transpose(-1, -2).contiguous().transpose(-1, -2) if rank > 1 and draw.random() < 0.3 else mask
+    way = draw.randrange(6)
+    if way == 0 and rank > 1:
+        return mask.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if way == 1 and rank > 0:  # gaps
+        return torch.stack([mask, torch.ones_like(mask)], -1)[..., 0]
+    return mask.expand(scores) if way == 2 else mask
+
+
+def hide_numbers(call):
+    """Numbers that are not finite in keys that no query keeps: they vanish."""
+    if call.mask is None or call.mask.dim() != 4 or call.mask.size(2) != 1 or call.mask.size(3) != call.key.size(2):
+        return
+    hidden = (call.mask == 0).transpose(2, 3)
+    odd = torch.tensor([math.nan, math.inf, -math.inf], dtype=call.dtype)[torch.randint(3, call.key.shape)]
+    # A query that keeps no key sees none of their scores either.
+    call.key = torch.where(hidden, odd, call.key)
 
 
 class Call:
     def __init__(self, draw):
+        self.draw = draw
         self.dtype = draw.choice(DTYPES)
         batch, heads = draw.choice((0, 1, 1, 2, 3)), draw.choice((1, 1, 2, 3, 4))
         # Long ones are rare, since they take most of the time.
@@ -91,6 +116,13 @@ class Call:
         self.is_causal = draw.random() < 0.3
         self.dropout_p = draw.choice((0.0, 0.0, 0.0, 0.2, 1.0))
         self.trains = draw.random() < 0.4
+        self.wanted = draw.choice((7, 7, 7, 1, 2, 3, 4, 5, 6))  # of query, key and value, a bit each
+        if depth == width and draw.random() < 0.3:
+            self.value = self.key
+            if queries == keys:
+                self.query = self.key
+        if not self.trains and draw.random() < 0.3:
+            hide_numbers(self)
         # What does not fit, if anything.
         self.fault = draw.choice(FAULTS) if draw.random() < 0.1 else None
         if self.fault is not None:
@@ -104,21 +136,22 @@ class Call:
         )  # fmt: skip
 
     def check(self):
-        leaves = [self.query, self.key, self.value]
+        inputs = [self.query, self.key, self.value]
         if self.trains:
-            leaves = [leaf.detach().requires_grad_() for leaf in leaves]
-            self.query, self.key, self.value = leaves
+            inputs = [x.detach().requires_grad_(bool(self.wanted >> i & 1)) for i, x in enumerate(inputs)]
+            self.query, self.key, self.value = inputs
         output = self.run()
-        wide = [leaf.detach().double().requires_grad_(self.trains) for leaf in leaves]
+        wide = [x.detach().double().requires_grad_(x.requires_grad) for x in inputs]
         torch.manual_seed(5)
         right = formula(*wide, self.mask, self.scale, self.is_causal, self.dropout_p)
         self.compare("output", output, right, ALLOWED)
         if not self.trains:
             return
-        cotangent = torch.randn(output.shape).to(self.dtype)
-        found = torch.autograd.grad(output, leaves, cotangent)
-        exact = torch.autograd.grad(right, wide, cotangent.double())
-        for name, one, other in zip(("query", "key", "value"), found, exact):
+        cotangent = strided(self.draw, output.shape, self.dtype)
+        names = [name for i, name in enumerate(("query", "key", "value")) if self.wanted >> i & 1]
+        found = torch.autograd.grad(output, [x for x in inputs if x.requires_grad], cotangent)
+        exact = torch.autograd.grad(right, [x for x in wide if x.requires_grad], cotangent.double())
+        for name, one, other in zip(names, found, exact):
             # A score's gradient is a difference of products, which may be near zero.
             self.compare(f"gradient of {name}", one, other, ALLOWED_GRADIENT, max(1, self.scale * self.query.size(3)))
 
@@ -138,7 +171,7 @@ class Call:
         fault = self.fault and self.fault.__name__
         return (
             f"query, key, value {tensors}, mask {mask}, scale {self.scale}, causal {self.is_causal}, "
-            f"dropout {self.dropout_p}, trains {self.trains}, fault {fault}"
+            f"dropout {self.dropout_p}, trains {self.trains and self.wanted}, fault {fault}"
         )
 
 
@@ -176,7 +209,22 @@ def wrong_mask(call, _draw):
     call.mask = torch.ones(call.query.size(2) + 2, call.key.size(2) + 2)
 
 
-FAULTS = (wrong_scale, wrong_dropout, wrong_rank, wrong_length, wrong_head_dim, wrong_batch, wrong_dtype, wrong_mask)
+def wrong_mask_rank(call, _draw):
+    call.mask = torch.ones(1, 1, 1, 1, 1)
+
+
+def integers(call, _draw):
+    call.query, call.key, call.value = (x.to(torch.int64) for x in (call.query, call.key, call.value))
+
+
+def complex_numbers(call, _draw):
+    call.query, call.key, call.value = (x.to(torch.complex64) for x in (call.query, call.key, call.value))
+
+
+FAULTS = (
+    wrong_scale, wrong_dropout, wrong_rank, wrong_length, wrong_head_dim, wrong_batch, wrong_dtype, wrong_mask,
+    wrong_mask_rank, integers, complex_numbers,
+)  # fmt: skip
 
 
 def check_call(seed):

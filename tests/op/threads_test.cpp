@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backends/cpu/parallel_tasks.h"
+#include "support/failing_allocations.h"
 
 namespace self_attention::cpu {
 namespace {
@@ -152,6 +156,41 @@ TEST_P(Threads, AreLeftAloneInsideAParallelRegion) {
     }
   });
   for (const std::vector<float>& output : outputs) EXPECT_EQ(output, call.output);
+}
+
+TEST_P(Threads, WithoutMemoryThrowAndComputeRightNextTime) {
+  const Sizes sizes = {6, 130, 1300, false};
+  Call call(sizes);
+  call.keep_sums();
+  const GradientProblem problem = call.gradient_problem();
+  const auto compute = [&] {
+    Schedule schedule(call.problem, *GetParam(), available_threads());
+    run_tasks(schedule);
+    GradientSchedule gradients(problem, *GetParam());
+    run_tasks(gradients);
+    return std::pair(call.output, call.gradients);
+  };
+  const auto expected = compute();
+  for (const int threads : {1, 2, 4}) {
+    at::set_num_threads(threads);
+    // A new thread has new threads to share with, which have no memory yet.
+    const auto in_new_thread = [&] {
+      std::exception_ptr failure;
+      std::thread([&] {
+        try {
+          compute();
+        } catch (...) {
+          failure = std::current_exception();
+          // Only one allocation fails.
+          EXPECT_EQ(compute(), expected) << threads << " threads";
+        }
+      }).join();
+      if (failure) std::rethrow_exception(failure);
+    };
+    const std::size_t allocations = testing::fail_each_allocation(
+        testing::Failing::kOne, in_new_thread, [](const std::string& /*what*/) {});
+    EXPECT_GT(allocations, 20U) << threads << " threads";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, Threads, ::testing::ValuesIn(kernels().begin(), kernels().end()),

@@ -254,6 +254,15 @@ TEST_F(ParityCommand, RefusesAJsonFileThatCannotBeWrittenBeforeItRuns) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
+TEST_F(ParityCommand, SaysWhereItsOutputIsLost) {
+  for (const std::string& arguments :
+       {"parity " + copy.directory() + " --filter per_head", "inspect " + copy.data_path()}) {
+    const Outcome outcome = run(copy.folder(), arguments + " >/dev/full");
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_TRUE(holds(outcome.err, "No space left on device")) << arguments;
+  }
+}
+
 TEST_F(ParityCommand, LeavesNoTemporaryFileBehind) {
   EXPECT_EQ(parity("--filter no-such-case --json " + (copy.folder() / "r.json").string()).code, 2);
   for (const auto& entry : std::filesystem::directory_iterator(copy.folder())) {

@@ -2,9 +2,12 @@
 
 import functools
 import json
+import random
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zlib
 from dataclasses import replace
@@ -25,6 +28,7 @@ from export_support import (
 # After export_support, which puts scripts on the import path and sets how torch's threads wait.
 import reference_cases  # isort: skip
 import torch  # isort: skip
+from atomic_file import write_atomically
 from reference_modules import FullProjectionAttention, SharedProjectionAttention
 from reference_run import draw, evaluate, forward
 from reference_source import load_source, our_source
@@ -264,6 +268,50 @@ class ContractTest(FolderTest):
         self.assertLess(total, 900 * 2**10)
 
 
+class AtomicFileTest(FolderTest):
+    """Contents of one size, told apart by every byte."""
+
+    SIZE = 1 << 16
+    SAVE = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from atomic_file import write_atomically\n"
+        "for i in range(int(sys.argv[3])): write_atomically(Path(sys.argv[2]), bytes([i % 2]) * (1 << 16))\n"
+    )
+
+    def start(self, path, count):
+        return subprocess.Popen([sys.executable, "-c", self.SAVE, SCRIPTS, path, str(count)],
+                                stderr=subprocess.DEVNULL)
+
+    def assert_whole(self, path):
+        data = path.read_bytes()
+        self.assertEqual(data, data[:1] * self.SIZE)
+
+    def test_a_signal_leaves_a_whole_file_and_nothing_piles_up(self):
+        path = self.folder / "file"
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+            path.write_bytes(bytes(self.SIZE))
+            process = self.start(path, 10**9)
+            self.addCleanup(process.kill)
+            modified = path.stat().st_mtime_ns
+            while path.stat().st_mtime_ns == modified and process.poll() is None:
+                time.sleep(0.001)
+            time.sleep(random.random() / 50)
+            process.send_signal(number)
+            self.assertNotEqual(process.wait(), 0)
+            self.assert_whole(path)
+            self.assertLessEqual(len(list(self.folder.iterdir())), 2)
+        write_atomically(path, b"end")
+        self.assertEqual(path.read_bytes(), b"end")
+        self.assertEqual(list(self.folder.iterdir()), [path])
+
+    def test_processes_may_write_one_path(self):
+        path = self.folder / "file"
+        processes = [self.start(path, 50) for _ in range(3)]
+        self.assertEqual([process.wait() for process in processes], [0, 0, 0])
+        self.assert_whole(path)
+        self.assertEqual(list(self.folder.iterdir()), [path])
+
+
 class CommandTest(FolderTest):
     def test_the_same_seed_gives_the_same_bytes_in_another_process(self):
         arguments = ["--variant", "inferred_length", "--filter", "per_head", "--seed", "7"]
@@ -294,6 +342,23 @@ class CommandTest(FolderTest):
         self.assertEqual(status, 2)
         self.assertIn("cannot write", stderr)
         self.assertEqual([path.name for path in out.iterdir()], ["shared_projection.safetensors"])
+
+    def test_a_full_or_read_only_disk_is_reported(self):
+        out = self.folder / "out"
+        out.mkdir()
+        arguments = ("--out", out, "--variant", "shared_projection", "--filter", "per_head")
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", out], capture_output=True, text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no small file system: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", out], check=True)
+        status, _, stderr = run_export(*arguments)
+        self.assertEqual(status, 2)
+        self.assertIn("No space left on device", stderr)
+        self.assertEqual(list(out.iterdir()), [])
+        subprocess.run(["mount", "-o", "remount,ro", out], check=True)
+        status, _, stderr = run_export(*arguments)
+        self.assertEqual(status, 2)
+        self.assertIn("Read-only file system", stderr)
 
     def test_a_wrong_001_is_not_written(self):
         out = self.folder / "out"

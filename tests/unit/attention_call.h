@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -33,6 +34,8 @@ struct Case {
   MaskKind mask;
   bool causal;
   double dropout_p = 0;
+  /// Scores about that of a masked key, which then has a weight. Of float32, and 1 head_dim.
+  bool low_scores = false;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -40,7 +43,7 @@ inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << s.batch << "x" << s.heads << " queries " << s.queries << " keys " << s.keys
              << " dims " << s.head_dim << " " << s.value_dim << " kind " << static_cast<int>(c.kind)
              << " mask " << static_cast<int>(c.mask) << " causal " << c.causal << " dropout "
-             << c.dropout_p;
+             << c.dropout_p << (c.low_scores ? " low scores" : "");
 }
 
 inline void write_element(float value, ElementKind kind, std::byte* to) {
@@ -100,6 +103,7 @@ class Call {
     fill(key_, bytes(c.shape.keys, c.shape.head_dim));
     fill(value_, bytes(c.shape.keys, c.shape.value_dim));
     fill(grad_output_, bytes(c.shape.queries, c.shape.value_dim));
+    if (c.low_scores) lower_scores(random);
     for (std::size_t i = 0; i < mask_elements(); ++i) {
       mask_.data()[i] = static_cast<std::byte>(random() % 4 != 0 ? 1 + random() % 255 : 0);
     }
@@ -107,6 +111,12 @@ class Call {
   }
 
   const AttentionProblem& problem() const { return problem_; }
+  /// The same without what gradients need.
+  AttentionProblem inference_problem() const {
+    AttentionProblem problem = problem_;
+    problem.row_maxima = problem.row_sums = nullptr;
+    return problem;
+  }
 
   /// Of all inputs; `problem` must have been run.
   GradientProblem gradient_problem() {
@@ -127,21 +137,22 @@ class Call {
   }
 
   /// Those of query, key and value.
-  std::vector<double> gradients() {
-    std::vector<double> all;
-    append(grad_query_, bytes(case_.shape.queries, case_.shape.head_dim), all);
-    append(grad_key_, bytes(case_.shape.keys, case_.shape.head_dim), all);
-    append(grad_value_, bytes(case_.shape.keys, case_.shape.value_dim), all);
+  std::array<std::vector<double>, 3> gradients() {
+    std::array<std::vector<double>, 3> all;
+    append(grad_query_, bytes(case_.shape.queries, case_.shape.head_dim), all[0]);
+    append(grad_key_, bytes(case_.shape.keys, case_.shape.head_dim), all[1]);
+    append(grad_value_, bytes(case_.shape.keys, case_.shape.value_dim), all[2]);
     return all;
   }
 
   /// Their formula in float64.
-  std::vector<double> expected_gradients() const {
+  std::array<std::vector<double>, 3> expected_gradients() const {
     const Shape& s = case_.shape;
-    const std::size_t n_query = s.batch * s.heads * s.queries * s.head_dim;
-    const std::size_t n_key = s.batch * s.heads * s.keys * s.head_dim;
-    std::vector<double> all(n_query + n_key + s.batch * s.heads * s.keys * s.value_dim);
-    const Gradients to = {all.data(), all.data() + n_query, all.data() + n_query + n_key};
+    std::array<std::vector<double>, 3> all;
+    all[0].resize(s.batch * s.heads * s.queries * s.head_dim);
+    all[1].resize(s.batch * s.heads * s.keys * s.head_dim);
+    all[2].resize(s.batch * s.heads * s.keys * s.value_dim);
+    const Gradients to = {all[0].data(), all[1].data(), all[2].data()};
     for (std::size_t n = 0; n < s.batch; ++n) {
       for (std::size_t h = 0; h < s.heads; ++h) {
         for (std::size_t i = 0; i < s.queries; ++i) add_row(n, h, i, to);
@@ -168,6 +179,18 @@ class Call {
     double* key;
     double* value;
   };
+
+  /// Powers of two as queries, so that scores do not round.
+  void lower_scores(std::mt19937& random) {
+    for (std::size_t i = 0; i < bytes(case_.shape.queries, 1); i += sizeof(float)) {
+      write_element(0x1p33F, case_.kind, query_.data() + i);
+    }
+    for (std::size_t i = 0; i < bytes(case_.shape.keys, 1); i += sizeof(float)) {
+      const double steps = static_cast<double>(random() % 41) - 20;
+      write_element(static_cast<float>(-1e20 * (1 + steps * 0x1p-20) * 0x1p-33), case_.kind,
+                    key_.data() + i);
+    }
+  }
 
   void append(const GuardedMemory& memory, std::size_t size, std::vector<double>& all) const {
     for (std::size_t i = 0; i < size; i += element_bytes(case_.kind)) {
@@ -218,7 +241,7 @@ class Call {
     problem_.key_length = s.keys;
     problem_.head_dim = s.head_dim;
     problem_.value_dim = s.value_dim;
-    problem_.scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+    problem_.scale = case_.low_scores ? 1e-15F : 1 / std::sqrt(static_cast<float>(s.head_dim));
     problem_.causal = case_.causal;
     problem_.dropout = make_dropout(case_.dropout_p, 0x123456789ABCDEF0U);
     problem_.row_maxima = reinterpret_cast<float*>(row_maxima_.data());
@@ -254,7 +277,7 @@ class Call {
       for (std::size_t k = 0; k < s.head_dim; ++k) {
         score += element(problem_.query, n, h, i, k) * element(problem_.key, n, h, j, k);
       }
-      weights[j] = (keeps(n, h, i, j) ? score : -1e20) * static_cast<double>(problem_.scale);
+      weights[j] = (keeps(n, h, i, j) ? score : -1e20F) * static_cast<double>(problem_.scale);
     }
     const double max = weights.empty() ? 0 : *std::max_element(weights.begin(), weights.end());
     double sum = 0;

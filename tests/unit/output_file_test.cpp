@@ -2,57 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <chrono>
-#include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <thread>
+#include <string>
 
-#include "support/bytes.h"
-#include "support/temporary_folder.h"
+#include "unit/output_folder.h"
 
 namespace self_attention::io_test {
 namespace {
 
-namespace fs = std::filesystem;
+using OutputFileTest = OutputFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-class OutputFileTest : public ::testing::Test {
- protected:
-  static void put(const fs::path& path, const std::string& content) {
-    std::ofstream(path, std::ios::binary) << content;
-  }
-  static std::string get(const fs::path& path) {
-    std::ostringstream content;
-    content << std::ifstream(path, std::ios::binary).rdbuf();
-    return content.str();
-  }
-  static void save(const fs::path& path, const std::string& content) {
-    io::OutputFile file(path);
-    file.write(content);
-    file.commit();
-  }
-  static unsigned mode(const fs::path& path) {
-    struct stat status {};
-    return ::stat(path.c_str(), &status) == 0 ? status.st_mode & 07777U : 0;
-  }
-  std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
-  }
-
-  TemporaryFolder temporary_;
-  const fs::path folder_ = temporary_.path();
-  const fs::path target_ = folder_ / "model.pt";
-};
 
 TEST_F(OutputFileTest, CreatesAFileUnderTheUmask) {
   const mode_t before = ::umask(027);
@@ -143,42 +106,6 @@ TEST_F(OutputFileTest, RespectsPermissions) {
   ::chmod(folder_.c_str(), 0755);
   if (root) {
     ASSERT_EQ(::seteuid(0), 0);
-  }
-}
-
-TEST_F(OutputFileTest, KeepsTheOldFileWhenTheDiskIsFull) {
-  put(target_, "old");
-  // A limit on the size of files fails in the same call as a full disk.
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{4096, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message = error_of([&] { save(target_, std::string(100'000, 'n')); });
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(message, AllOf(HasSubstr("model.pt: writing failed, the file is as before"),
-                             HasSubstr("File too large")));
-  EXPECT_EQ(get(target_), "old");
-  EXPECT_EQ(files(), 1U);
-}
-
-TEST_F(OutputFileTest, SurvivesBeingKilled) {
-  // Two contents of one size, told apart by every byte, saved in turn until the process dies.
-  constexpr std::size_t kSize = 1 << 16;
-  const std::array<std::string, 2> contents = {std::string(kSize, 'a'), std::string(kSize, 'b')};
-  save(target_, contents[0]);
-  for (int round = 0; round < 100; ++round) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      for (std::size_t i = 0;; ++i) save(target_, contents[i % 2]);
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(500 + 37 * round));
-    ASSERT_EQ(::kill(child, SIGKILL), 0);
-    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-    const std::string found = get(target_);
-    ASSERT_TRUE(found == contents[0] || found == contents[1]) << "round " << round;
   }
 }
 

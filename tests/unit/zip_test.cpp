@@ -187,6 +187,11 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"EntryWithoutHeader", build_zip({kTwo[0], {.name = "b", .offset_change = -1}}),
                   R"(entry "b" has no header at byte)"},
         Malformed{"EntriesOverlap", nested(), R"(entry "b" overlaps entry "a")"},
+        Malformed{
+            "EntryReachesIntoTheNext",
+            build_zip({{.name = "a", .local_change = 2, .central_change = 2, .real_change = 2},
+                       {.name = "b"}}),
+            R"(entry "b" overlaps entry "a")"},
         Malformed{"SameBytesTwice",
                   build_zip({{.name = "a", .data = "aaaa"},
                              {.name = "a", .data = "aaaa", .offset_change = -35}}),

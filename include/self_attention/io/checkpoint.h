@@ -79,9 +79,10 @@ SELF_ATTENTION_API StateDictReport load_state_dict(torch::nn::Module& module,
 /// The name decides the format: `.safetensors`, or `.pt` and `.pth` for a file that Python's
 /// torch.load opens at its defaults (weights_only=True) into a dict that load_state_dict takes.
 /// Appears whole or not at all: written beside `file`, synced and renamed, so that a crash or a
-/// full disk leaves an older file as it was (a killed process leaves `.FILE.*.tmp` too). Throws
-/// c10::ValueError for another ending, for tensors that are not dense or of an unsupported dtype,
-/// and where the file cannot be written.
+/// full disk leaves an older file as it was (a killed process leaves `.FILE.N.tmp` too, which the
+/// next one to write the file removes). Threads and processes may save to one file: each save is
+/// whole, the last one stays. Throws c10::ValueError for another ending, for tensors that are not
+/// dense or of an unsupported dtype, and where the file cannot be written.
 SELF_ATTENTION_API void save_state_dict(const torch::nn::Module& module, const std::string& file);
 
 }  // namespace self_attention

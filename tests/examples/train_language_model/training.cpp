@@ -59,17 +59,6 @@ class Autocast {
   torch::DeviceType device_;
 };
 
-/// Removes what a killed process left when it was writing that file.
-void remove_leftovers(const std::string& file) {
-  namespace fs = std::filesystem;
-  const fs::path path(file);
-  const std::string begin = "." + path.filename().string() + ".";
-  for (const fs::directory_entry& entry : fs::directory_iterator(path.parent_path())) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(begin) && name.ends_with(".tmp")) fs::remove(entry.path());
-  }
-}
-
 /// What the ranks agree on after each step.
 struct Outcome {
   double loss;
@@ -118,7 +107,6 @@ void Training::begin() {
           "--out: expected a folder without a checkpoint, or --resume, found {}", file));
     }
     std::filesystem::create_directories(options_.out);
-    remove_leftovers(file);
     if (!options_.init.empty()) state_.load_weights(options_.init);
     if (exists) state_.load(file);
     log_.emplace(options_.csv_file(), state_.step());

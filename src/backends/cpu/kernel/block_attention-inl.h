@@ -354,8 +354,10 @@ class BlockTask : public HeadTask {
   void FinishRow(std::size_t row) {
     const std::uint8_t flags = space_.row_flags[row];
     const std::size_t query = first_ + row;
-    const RowResult result{space_.maxima[row], space_.sums[row], (flags & kRowKeeps) != 0,
-                           (flags & kRowSkipped) != 0 || Limit(query) < problem_.key_length};
+    // A full mask's keys may have weights, which the gradients then look for one by one.
+    const bool skipped =
+        full_mask_ || (flags & kRowSkipped) != 0 || Limit(query) < problem_.key_length;
+    const RowResult result{space_.maxima[row], space_.sums[row], (flags & kRowKeeps) != 0, skipped};
     if (direct_) {
       FinishOddRow(query, result, space_.outputs.data());
     } else {

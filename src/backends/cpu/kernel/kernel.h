@@ -21,7 +21,7 @@ struct RowResult {
   float max = -FLT_MAX;  // of its scores
   float sum = 0;         // of its weights
   bool keeps = false;    // whether it keeps a key
-  bool skipped = false;  // whether masked keys were left out
+  bool skipped = false;  // whether masked keys were left out, or may have weights
 };
 
 /// Which head of which sequence.
