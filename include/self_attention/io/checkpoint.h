@@ -11,7 +11,9 @@ namespace self_attention {
 
 /// What load_state_dict takes from a file, and what it does about differences.
 struct SELF_ATTENTION_API LoadStateDictOptions {
+  /// Old prefix -> new prefix.
   using PrefixMap = std::map<std::string, std::string>;
+  /// Name of a stacked tensor -> names of its parts.
   using SplitMap = std::map<std::string, std::vector<std::string>>;
 
   /// Whether a difference between file and module is an error. Otherwise what fits is loaded and
@@ -40,8 +42,9 @@ SELF_ATTENTION_API LoadStateDictOptions multihead_attention_options(const std::s
 
 /// How a state dict differs from a module.
 struct SELF_ATTENTION_API StateDictReport {
+  /// A tensor that is in both and does not fit.
   struct Mismatch {
-    std::string name;
+    std::string name;      ///< in the module: "fc_out.bias"
     std::string expected;  ///< "float32 (8,)"
     std::string got;       ///< "float64 (8,)", "an object of class ..."
   };
@@ -49,6 +52,7 @@ struct SELF_ATTENTION_API StateDictReport {
   std::vector<std::string> unexpected;  ///< the file has them, the module has not
   std::vector<Mismatch> mismatched;     ///< shape or dtype differs, or the value is no tensor
 
+  /// Whether nothing differs.
   bool matches() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   /// A line for each kind of difference, names from the file quoted; empty where there is none.
   std::string text() const;
