@@ -1,9 +1,11 @@
 """Commands of README.md and CONTRIBUTING.md: each is run by a test, or its section says "by hand".
+Files and tests that they name are there.
 
 commands_test.py BUILD_DIR           runs the cheap ones as they stand, and checks the table of all
 commands_test.py BUILD_DIR --slow    runs ./scripts/parity, which uses the tree's own build/
 """
 
+import fnmatch
 import json
 import os
 import re
@@ -45,7 +47,8 @@ TABLE = {
     "self-attention inspect FILE": RUN,
     "self-attention parity DIR": RUN,
     "self-attention parity --help": RUN,
-    "self-attention bench --filter … --json …": Tested("bench_tests", "tests/bench/command_test.cpp", "--filter L9"),
+    "self-attention bench --filter … --json …":
+        Tested("bench_tests", "tests/bench/command_test.cpp", "--filter L9"),
     'python scripts/plot_attention.py maps.safetensors --item 0 --labels "the cat sat on the mat"':
         Tested("plot_attention_tests", "tests/modules/plot_attention_test.py", '"--item"'),
     "./scripts/serve_triton --variant shared_projection --weights from_python.pt":
@@ -95,13 +98,16 @@ TABLE = {
 }
 
 
+def inline_code(text):
+    return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
 def commands_of(text):
     """Lines of ```sh blocks, and inline code that begins with a program and has an argument."""
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             yield re.sub(r"\s{2,}# .*", "", line)
-    rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    for code in re.findall(r"`([^`]+)`", rest):
+    for code in inline_code(text):
         words = code.split()
         least = {"self-attention": 3, "./scripts/setup": 1, "./scripts/test": 1, "./scripts/parity": 1}
         if code.startswith(PROGRAMS) and len(words) >= least.get(words[0], 2):
@@ -129,7 +135,8 @@ class Folder(unittest.TestCase):
             command = re.sub(rf"\b{place}\b", value, command)
         command = re.sub(r"^\./scripts/", f"{ROOT}/scripts/", command)
         environment = {**os.environ, "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}"}
-        run = subprocess.run(["bash", "-euc", command], cwd=self.folder, env=environment, capture_output=True, text=True)
+        run = subprocess.run(["bash", "-euc", command], cwd=self.folder, env=environment, capture_output=True,
+                             text=True)
         self.assertEqual(run.returncode, 0, f"{command}\n{run.stdout}\n{run.stderr}")
         return run.stdout
 
@@ -147,11 +154,27 @@ class Commands(Folder):
     def test_the_tests_are_there_and_have_the_words(self):
         shown = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, check=True)
         tests = {test["name"] for test in json.loads(shown.stdout)["tests"]}
-        self.assertIn("commands", tests)
+        levels = (ROOT / "CONTRIBUTING.md").read_text().partition("| level |")[2].partition("\n\n")[0]
+        named = [name for row in levels.splitlines()[2:]
+                 for name in re.findall(r"`(\w+\*?)`", row.rpartition(" | ")[2])]
+        self.assertGreater(len(named), 12)
+        for name in named:
+            self.assertTrue(fnmatch.filter(tests, name), name)
         for command, how in TABLE.items():
             if isinstance(how, Tested):
                 self.assertIn(how.test, tests, command)
                 self.assertIn(how.words, (ROOT / how.file).read_text(), f"{command}: {how.file}")
+
+    def test_files_that_are_named_are_there(self):
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+        tracked = listed.stdout.split()
+        theirs = ("document_000.py", "document_002.py")
+        for name in ("README.md", "CONTRIBUTING.md"):
+            for code in inline_code((ROOT / name).read_text()):
+                if re.fullmatch(r"(src|tests|scripts|cmake|include)/[\w./*-]+", code):
+                    self.assertTrue(any(ROOT.glob(code)), f"{name}: {code}")
+                elif re.fullmatch(r"[\w/*-]+\.(cpp|h|py)", code) and code not in theirs:
+                    self.assertTrue(fnmatch.filter(tracked, f"*/{code}"), f"{name}: {code}")
 
     def test_cheap_ones_run_as_they_stand(self):
         import torch
