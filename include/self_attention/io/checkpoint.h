@@ -78,14 +78,15 @@ SELF_ATTENTION_API StateDictReport load_state_dict(torch::nn::Module& module,
                                                    const std::string& file,
                                                    const LoadStateDictOptions& options = {});
 
-/// Writes the parameters and buffers of `module`.
+/// Writes the parameters and buffers of `module`: dense tensors in float64, float32, bfloat16,
+/// float16, int64, int32, int16, int8, uint8 or bool, on any device. Those that share memory are
+/// each written whole.
 ///
 /// The name decides the format: `.safetensors`, or `.pt` and `.pth` for a file that Python's
 /// torch.load opens at its defaults (weights_only=True) into a dict that load_state_dict takes.
 /// Appears whole or not at all: written beside `file`, synced and renamed, so that a crash or a
 /// full disk leaves an older file as it was (a killed process leaves `.FILE.*.tmp` too). Throws
-/// c10::ValueError for another ending, for tensors that are not dense or of an unsupported dtype,
-/// and where the file cannot be written.
+/// c10::ValueError for another ending, for other tensors, and where the file cannot be written.
 SELF_ATTENTION_API void save_state_dict(const torch::nn::Module& module, const std::string& file);
 
 }  // namespace self_attention
