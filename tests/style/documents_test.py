@@ -1,8 +1,8 @@
-"""Commands of README.md and CONTRIBUTING.md: each is run by a test, or its section says "by hand".
-Files and tests that they name are there.
+"""README.md and CONTRIBUTING.md: each command is run by a test, or its section says "by hand"; files,
+tests and packages that they name are there.
 
-commands_test.py BUILD_DIR           runs the cheap ones as they stand, and checks the table of all
-commands_test.py BUILD_DIR --slow    runs ./scripts/parity, which uses the tree's own build/
+documents_test.py BUILD_DIR           runs the cheap commands as they stand, and checks the table of all
+documents_test.py BUILD_DIR --slow    runs ./scripts/parity, which uses the tree's own build/
 """
 
 import fnmatch
@@ -141,7 +141,7 @@ class Folder(unittest.TestCase):
         return run.stdout
 
 
-class Commands(Folder):
+class Documents(Folder):
     def test_the_table_is_that_of_the_documents(self):
         found = documented()
         self.assertEqual(sorted(found.keys() - TABLE.keys()), [], "in the documents alone")
@@ -176,6 +176,13 @@ class Commands(Folder):
                 elif re.fullmatch(r"[\w/*-]+\.(cpp|h|py)", code) and code not in theirs:
                     self.assertTrue(fnmatch.filter(tracked, f"*/{code}"), f"{name}: {code}")
 
+    def test_packages_are_those_of_the_setup(self):
+        setup = (ROOT / "scripts/setup").read_text()
+        installed = [name for words in re.findall(r"packages=\(([^)]*)\)", setup) for name in words.split()]
+        table = (ROOT / "CONTRIBUTING.md").read_text().partition("| package |")[2].partition("| Python")[0]
+        named = [name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+        self.assertEqual(sorted(named), sorted(installed))
+
     def test_cheap_ones_run_as_they_stand(self):
         import torch
         from reference_modules import SharedProjectionAttention
@@ -201,4 +208,4 @@ class Parity(Folder):
 
 
 if __name__ == "__main__":
-    unittest.main(defaultTest="Parity" if SLOW else "Commands")
+    unittest.main(defaultTest="Parity" if SLOW else "Documents")
