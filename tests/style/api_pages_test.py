@@ -1,6 +1,6 @@
-"""The pages that Doxygen makes of the public headers: api_pages_test.py BUILD_DIR
+"""The pages that Doxygen makes of the README and the public headers: api_pages_test.py BUILD_DIR
 
-Doxygen warns of nothing, and everything that the headers declare for users has text.
+Doxygen warns of nothing, dead links included, and everything that the headers declare for users has text.
 """
 
 import re
@@ -53,6 +53,12 @@ class ApiPages(unittest.TestCase):
             texts = self.documented.get(name)
             self.assertTrue(texts, f"{name}: expected on a page, got none")
             self.assertTrue(all(texts), f"{name}: expected text wherever it stands, got none somewhere")
+
+    def test_the_readme_comes_first(self):
+        page = (OUT / "html" / "index.html").read_text()
+        self.assertIn("load_state_dict", page)
+        for picture in re.findall(r'<img src="([^"]+)"', page):
+            self.assertTrue((OUT / "html" / picture).exists(), picture)
 
     def test_masks_and_shape_letters_are_explained(self):
         [text] = [text for text in self.documented["self_attention"] if text]
