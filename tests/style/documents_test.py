@@ -98,6 +98,19 @@ TABLE = {
 }
 
 
+# What a folder of src/ includes of src/, as CONTRIBUTING.md says: beginnings of paths.
+INCLUDES = {
+    "src/backends/cpu/kernel": ("backends/cpu/kernel/",),
+    "src/backends": ("backends/", "ops/attention_arguments.h", "ops/input_checks.h"),
+    "src/ops": ("ops/", "backends/", "io/"),
+    "src/modules": ("modules/", "ops/", "backends/"),
+    "src/io": ("io/", "ops/input_checks.h"),
+    "src/tools": ("tools/", "io/"),
+    "tests/modules": ("io/", "tools/", "support/"),
+    "tests/io": ("io/", "tools/", "support/"),
+}
+
+
 def inline_code(text):
     return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
@@ -175,6 +188,14 @@ class Documents(Folder):
                     self.assertTrue(any(ROOT.glob(code)), f"{name}: {code}")
                 elif re.fullmatch(r"[\w/*-]+\.(cpp|h|py)", code) and code not in theirs:
                     self.assertTrue(fnmatch.filter(tracked, f"*/{code}"), f"{name}: {code}")
+
+    def test_includes_point_one_way(self):
+        for folder, allowed in INCLUDES.items():
+            files = [file for file in (ROOT / folder).rglob("*") if file.suffix in (".cpp", ".h")]
+            self.assertGreater(len(files), 4, folder)
+            for file in files:
+                for included in re.findall(r'^#include "(.*)"', file.read_text(), re.MULTILINE):
+                    self.assertTrue(included.startswith(allowed), f"{file}: {included}")
 
     def test_packages_are_those_of_the_setup(self):
         setup = (ROOT / "scripts/setup").read_text()
