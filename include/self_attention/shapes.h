@@ -46,8 +46,8 @@ SELF_ATTENTION_API torch::Tensor mask_from_lengths(const torch::Tensor& lengths,
 /// Causal mask: true for query i and key j where j <= i.
 ///
 /// Aligned at the top left, as `torch.tril`: query 0 sees key 0 alone whatever the lengths, so for
-/// a single query against a cache of keys this is not the mask to use. Returns bool (Q, K). Throws
-/// c10::ValueError for a negative length.
+/// a single query against a cache of keys this is not the mask to use. Returns bool (Q, K) on
+/// `device`. Throws c10::ValueError for a negative length.
 SELF_ATTENTION_API torch::Tensor causal_mask(int64_t query_length, int64_t key_length,
                                              torch::Device device = torch::kCPU);
 

@@ -19,7 +19,7 @@
 #include "io/text.h"
 #include "io/torch_types.h"
 #include "io/torch_writer.h"
-#include "modules/input_checks.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 namespace {

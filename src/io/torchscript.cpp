@@ -20,7 +20,7 @@
 #include "io/torchscript_fused.h"
 #include "io/torchscript_info.h"
 #include "io/torchscript_source.h"
-#include "modules/input_checks.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "modules/input_checks.h"
 #include "ops/attention_op.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 

@@ -4,9 +4,9 @@
 #include "backends/reference/dropout.h"
 #include "backends/reference/masked_softmax.h"
 #include "modules/full_projection.h"
-#include "modules/input_checks.h"
 #include "modules/option_checks.h"
 #include "ops/attention_arguments.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 namespace {

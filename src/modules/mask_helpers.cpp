@@ -1,6 +1,6 @@
 #include <self_attention/shapes.h>
 
-#include "modules/input_checks.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "modules/input_checks.h"
 #include "ops/attention_op.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 

@@ -5,9 +5,9 @@
 
 #include "backends/cpu/cpu_attention.h"
 #include "backends/reference/dropout.h"
-#include "modules/input_checks.h"
 #include "ops/attention_arguments.h"
 #include "ops/attention_op.h"
+#include "ops/input_checks.h"
 
 TORCH_LIBRARY(self_attention, library) {
   library.def(

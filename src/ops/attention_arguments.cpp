@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "modules/input_checks.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 namespace {

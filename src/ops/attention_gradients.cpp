@@ -5,8 +5,8 @@
 #include <torch/utils.h>
 
 #include "backends/cpu/cpu_attention.h"
-#include "modules/input_checks.h"
 #include "ops/attention_op.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 namespace {

@@ -29,53 +29,57 @@ class FusedTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        self.out = self.folder / "model.pt"
+
+    def export_forms(self, forms):
+        """For each (variant, form) the class and the file of its archive."""
+        jobs, made = [], []
+        for index, (variant, form) in enumerate(forms):
+            module, out = make_class(variant), self.folder / f"archive{index}.pt"
+            weights = write_weights(module.state_dict(), self.folder / f"{variant}.safetensors")
+            jobs.append(job(variant, weights, out, 8, 2, ops="fused", **form))
+            made.append((module, out))
+        self.assertEqual(export_all(PROBE, jobs), ["ok"] * len(jobs))
+        return made
 
     def export(self, variant, **form):
-        """The class, and the archive in self.out."""
-        module = make_class(variant)
-        weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
-        words = job(variant, weights, self.out, 8, 2, ops="fused", **form)
-        self.assertEqual(export_all(PROBE, [words]), ["ok"])
-        return module
+        return self.export_forms([(variant, form)])[0]
 
     def test_an_archive_is_the_op_in_every_form(self):
-        for variant, inputs in FORMS:
-            for mask in ("required", "none", "optional"):
-                for freeze in (False, True):
-                    with self.subTest(variant, inputs=inputs, mask=mask, freeze=freeze):
-                        module = self.export(variant, inputs=inputs, mask=mask, freeze=freeze)
-                        archive = torch.jit.load(self.out)
-                        self.assertEqual(torch.jit.export_opnames(archive), [f"self_attention::{variant}_attention"])
-                        tensors = make_inputs(inputs)
-                        given = {"required": [MASK], "none": [None], "optional": [MASK, None]}[mask]
-                        for one in given:
-                            arguments = [*tensors, *([] if one is None else [one])]
-                            with torch.no_grad():
-                                expected = call_op(variant, module, tensors, one)
-                                for _ in range(3):
-                                    self.assertTrue(same_bits(archive(*arguments), expected))
+        given = {"required": [MASK], "none": [None], "optional": [MASK, None]}
+        forms = [(variant, {"inputs": inputs, "mask": mask, "freeze": freeze})
+                 for variant, inputs in FORMS for mask in given for freeze in (False, True)]
+        for (variant, form), (module, file) in zip(forms, self.export_forms(forms)):
+            with self.subTest(variant, **form):
+                archive = torch.jit.load(file)
+                self.assertEqual(torch.jit.export_opnames(archive), [f"self_attention::{variant}_attention"])
+                tensors = make_inputs(form["inputs"])
+                for mask in given[form["mask"]]:
+                    arguments = [*tensors, *([] if mask is None else [mask])]
+                    with torch.no_grad():
+                        expected = call_op(variant, module, tensors, mask)
+                        for _ in range(3):
+                            self.assertTrue(same_bits(archive(*arguments), expected))
 
     def test_arguments_and_parameters_have_their_names(self):
-        module = self.export("inferred_length", mask="optional")
-        archive = torch.jit.load(self.out)
+        module, file = self.export("inferred_length", mask="optional")
+        archive = torch.jit.load(file)
         self.assertIn("Tensor values, Tensor keys, Tensor queries, Tensor? mask=None", str(archive.forward.schema))
         self.assertEqual(list(archive.state_dict()), list(module.state_dict()))
 
     def test_a_program_that_links_the_library_runs_them(self):
-        for variant, inputs in FORMS:
-            for freeze in (False, True):
-                self.export(variant, inputs=inputs, freeze=freeze)
-                tensors = [*make_inputs(inputs), MASK]
-                output = torch.jit.load(self.out)(*tensors)
-                run = run_program(RUNNER, self.out, tensors, output)
-                self.assertEqual((run.returncode, run.stderr), (0, ""), (variant, inputs, freeze))
+        forms = [(variant, {"inputs": inputs, "freeze": freeze})
+                 for variant, inputs in FORMS for freeze in (False, True)]
+        for form, (_, file) in zip(forms, self.export_forms(forms)):
+            tensors = [*make_inputs(form[1]["inputs"]), MASK]
+            output = torch.jit.load(file)(*tensors)
+            run = run_program(RUNNER, file, tensors, output)
+            self.assertEqual((run.returncode, run.stderr), (0, ""), form)
 
     def test_without_the_library_the_error_tells_what_to_load(self):
         load = "import sys, torch; torch.jit.load(sys.argv[1])"
         for freeze in (False, True):
-            self.export("shared_projection", freeze=freeze)
-            commands = [[BARE_RUNNER, self.out, self.out], [sys.executable, "-c", load, self.out]]
+            _, file = self.export("shared_projection", freeze=freeze)
+            commands = [[BARE_RUNNER, file, file], [sys.executable, "-c", load, file]]
             for command in commands[: 1 if freeze else 2]:
                 run = subprocess.run(command, capture_output=True, text=True)
                 self.assertNotEqual(run.returncode, 0)
@@ -83,8 +87,8 @@ class FusedTest(unittest.TestCase):
                 self.assertIn("load_libself_attention_so_before_this_archive", run.stderr)
 
     def test_python_freezes_saves_and_trains_them(self):
-        module = self.export("shared_projection")
-        archive = torch.jit.load(self.out)
+        module, file = self.export("shared_projection")
+        archive = torch.jit.load(file)
         tensors = make_inputs()
         for _ in range(3):
             found, expected = (
@@ -102,11 +106,12 @@ class FusedTest(unittest.TestCase):
     def test_the_command_and_inspect_tell_what_to_load(self):
         module = make_class("shared_projection")
         weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")
+        out = self.folder / "model.pt"
         words = [TOOL, "export", "--variant", "shared_projection", "--weights", weights, "--ops", "fused"]
-        told = subprocess.run([*words, "--out", self.out, "--triton", self.folder / "models"],
+        told = subprocess.run([*words, "--out", out, "--triton", self.folder / "models"],
                               capture_output=True, text=True, check=True).stdout
         self.assertIn("\nneeds libself_attention.so, loaded before the archive", told)
-        shown = subprocess.run([TOOL, "inspect", self.out], capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run([TOOL, "inspect", out], capture_output=True, text=True, check=True).stdout
         self.assertIn('metadata "ops": "fused"', shown)
         self.assertIn('metadata "needs": "libself_attention.so, loaded before', shown)
         config = (self.folder / "models" / "shared_projection" / "config.pbtxt").read_text()

@@ -1,5 +1,6 @@
 // Runs many exports in one process, for tests in Python: each line of standard input holds the
-// arguments of one `self-attention export`, separated by tabs. Prints "ok" or the error for each.
+// arguments of one `self-attention export`, separated by tabs. Prints a line for each: "ok" or the
+// error.
 // With --operators prints the operators that an archive may use instead.
 
 #include <CLI/CLI.hpp>
@@ -28,7 +29,9 @@ std::string run(const std::string& line) {
     self_attention::exporting::run_export(request);
     return "ok";
   } catch (const std::exception& error) {
-    return error.what();
+    std::string text = error.what();
+    std::ranges::replace(text, '\n', ' ');
+    return text;
   }
 }
 

@@ -51,24 +51,42 @@ class ExportTest(unittest.TestCase):
         self.assertNotIn("Exception raised from", run.stderr)
         self.assertEqual(sorted(self.folder.rglob("*")), before)
 
+    def all_refused(self, *cases):
+        """As refused() for many (words, text) in one process, which throws what the command prints."""
+        before = sorted(self.folder.rglob("*"))
+        answers = export_all(PROBE, [map(str, words) for words, _ in cases])
+        self.assertEqual(len(answers), len(cases))
+        for answer, (words, text) in zip(answers, cases):
+            self.assertIn(text, answer, words)
+            self.assertNotIn("Exception raised from", answer)
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+
     def weights(self, variant="shared_projection", **options):
         module = make_class(variant, **options)
-        path = self.folder / f"{variant}.safetensors"
-        write_weights(module.state_dict(), path)
-        return module, path
+        path = self.folder / ("-".join(map(str, (variant, *options.values()))) + ".safetensors")
+        return module, write_weights(module.state_dict(), path)
+
+    def archives(self, forms):
+        """For each (variant, form) the class and its exported archive, loaded and as a file."""
+        jobs, made = [], []
+        for index, (variant, form) in enumerate(forms):
+            module, weights = self.weights(variant)
+            out = self.folder / f"archive{index}.pt"
+            jobs.append(job(variant, weights, out, 8, 2, **form))
+            made.append((module, out))
+        self.assertEqual(export_all(PROBE, jobs), ["ok"] * len(jobs))
+        return [(module, torch.jit.load(out), out) for module, out in made]
 
     def archive(self, variant, **form):
         """The class and its exported archive, loaded."""
-        module, weights = self.weights(variant)
-        self.assertEqual(export_all(PROBE, [job(variant, weights, self.out, 8, 2, **form)]), ["ok"])
-        return module, torch.jit.load(self.out)
+        return self.archives([(variant, form)])[0][:2]
 
 
 class Archives(ExportTest):
     def test_arguments_come_in_pythons_order_R50(self):
-        for variant, inputs in FORMS:
+        made = self.archives([(variant, {"inputs": inputs}) for variant, inputs in FORMS])
+        for (variant, inputs), (module, archive, _) in zip(FORMS, made):
             with self.subTest(variant, inputs=inputs):
-                module, archive = self.archive(variant, inputs=inputs)
                 names = [a.name for a in archive.forward.schema.arguments[1:]]
                 owed = ["x"] if inputs == "single" else [*VARIANTS[variant].arguments]
                 self.assertEqual(names, [*owed, "mask"])
@@ -79,10 +97,11 @@ class Archives(ExportTest):
                 self.assertTrue(same_bits(archive(**by_name), expected))
 
     def test_plain_signatures_have_no_optional_R49(self):
-        for (variant, inputs), mask in ((form, mask) for form in FORMS for mask in ("required", "none")):
-            _, archive = self.archive(variant, inputs=inputs, mask=mask)
+        forms = [(variant, {"inputs": inputs, "mask": mask})
+                 for variant, inputs in FORMS for mask in ("required", "none")]
+        for form, (_, archive, _) in zip(forms, self.archives(forms)):
             types = {str(a.type) for a in archive.forward.schema.arguments[1:]}
-            self.assertEqual(types, {"Tensor"}, (variant, inputs, mask))
+            self.assertEqual(types, {"Tensor"}, form)
         _, archive = self.archive("shared_projection", mask="optional")
         self.assertIn("Tensor? mask=None", str(archive.forward.schema))
 
@@ -100,20 +119,20 @@ class Archives(ExportTest):
     def test_operators_are_the_portable_ones_R53_R54(self):
         listed = subprocess.run([PROBE, "--operators"], capture_output=True, text=True, check=True)
         portable = {line.partition("(")[0] for line in listed.stdout.splitlines()}
-        for variant, inputs in FORMS:
-            for mask in ("required", "none", "optional"):
-                _, archive = self.archive(variant, inputs=inputs, mask=mask)
-                self.assertLessEqual(set(torch.jit.export_opnames(archive)), portable)
+        forms = [(variant, {"inputs": inputs, "mask": mask})
+                 for variant, inputs in FORMS for mask in ("required", "none", "optional")]
+        for form, (_, archive, _) in zip(forms, self.archives(forms)):
+            self.assertLessEqual(set(torch.jit.export_opnames(archive)), portable, form)
 
     def test_a_program_without_this_library_runs_them_R55(self):
         needed = subprocess.run(["ldd", RUNNER], capture_output=True, text=True, check=True).stdout
         self.assertNotIn("libself_attention", needed)
-        for variant, inputs in FORMS:
-            for freeze in (False, True):
-                _, archive = self.archive(variant, inputs=inputs, freeze=freeze)
-                tensors = [*make_inputs(inputs), MASK]
-                run = run_program(RUNNER, self.out, tensors, archive(*tensors))
-                self.assertEqual((run.returncode, run.stderr), (0, ""), (variant, inputs, freeze))
+        forms = [(variant, {"inputs": inputs, "freeze": freeze})
+                 for variant, inputs in FORMS for freeze in (False, True)]
+        for form, (_, archive, file) in zip(forms, self.archives(forms)):
+            tensors = [*make_inputs(form[1]["inputs"]), MASK]
+            run = run_program(RUNNER, file, tensors, archive(*tensors))
+            self.assertEqual((run.returncode, run.stderr), (0, ""), form)
 
     def test_first_calls_agree_R59(self):
         module, archive = self.archive("shared_projection")
@@ -124,8 +143,8 @@ class Archives(ExportTest):
                 self.assertTrue(same_bits(archive(x, x, x, mask), module(x, x, x, mask)))
 
     def test_parameters_go_back_into_the_class(self):
-        for variant in VARIANTS:
-            module, archive = self.archive(variant)
+        made = self.archives([(variant, {}) for variant in VARIANTS])
+        for variant, (module, archive, _) in zip(VARIANTS, made):
             state = archive.state_dict()
             self.assertEqual(list(state), list(module.state_dict()))
             other = make_class(variant)
@@ -135,8 +154,8 @@ class Archives(ExportTest):
                 self.assertTrue(same_bits(other.state_dict()[name], tensor), name)
 
     def test_an_archive_is_weights_for_another(self):
-        module, _ = self.archive("shared_projection")
-        self.export("--variant", "shared_projection", "--weights", self.out,
+        [(module, _, file)] = self.archives([("shared_projection", {})])
+        self.export("--variant", "shared_projection", "--weights", file,
                     "--mask", "none", "--out", self.folder / "second.pt")
         tensors = make_inputs()
         second = torch.jit.load(self.folder / "second.pt")
@@ -225,31 +244,35 @@ class Command(ExportTest):
             return ("--variant", variant, "--weights", weights, "--out", self.out, *more)
 
         self.refused(words("shared_projection", uneven), "expected parameters of SharedProjectionAttention")
-        self.refused(words("full_projection", shared), "expected parameters of FullProjectionAttention")
-        self.refused(words("shared_projection", shared, "--inputs", "single"), "--inputs: expected separate")
-        self.refused(words("shared_projection", shared, "--heads", 3), "heads: expected a divisor")
-        self.refused(words("shared_projection", shared, "--heads", 4), "values.weight: expected float32 (2, 2)")
-        self.refused(words("shared_projection", shared, "--embed", 16), "fc_out.bias")
         self.refused(words("shared_projection", shared, "--embed", 0), "--embed")
-        self.refused(words("shared_projection", shared, "--mask", "perhaps"), "--mask")
-        self.refused(words("attention", shared), "--variant")
-        self.refused(words("shared_projection", self.folder / "absent.pt"), "absent.pt")
-        self.refused(words("shared_projection", self.folder / "text.pt"), "text.pt")
-        self.refused(words("shared_projection", self.folder / "integers.safetensors"), "int64")
-        self.refused(words("shared_projection", shared)[:4], "--out")
-        self.refused((*words("shared_projection", shared)[:4], "--out", self.folder / "no" / "model.pt"), "no/model.pt")
+        self.all_refused(
+            (words("full_projection", shared), "expected parameters of FullProjectionAttention"),
+            (words("shared_projection", shared, "--inputs", "single"), "--inputs: expected separate"),
+            (words("shared_projection", shared, "--heads", 3), "heads: expected a divisor"),
+            (words("shared_projection", shared, "--heads", 4), "values.weight: expected float32 (2, 2)"),
+            (words("shared_projection", shared, "--embed", 16), "fc_out.bias"),
+            (words("shared_projection", shared, "--mask", "perhaps"), "--mask"),
+            (words("attention", shared), "--variant"),
+            (words("shared_projection", self.folder / "absent.pt"), "absent.pt"),
+            (words("shared_projection", self.folder / "text.pt"), "text.pt"),
+            (words("shared_projection", self.folder / "integers.safetensors"), "int64"),
+            (words("shared_projection", shared)[:4], "--out"),
+            ((*words("shared_projection", shared)[:4], "--out", self.folder / "no" / "model.pt"), "no/model.pt"))
 
 
 class Triton(ExportTest):
-    def repository(self, variant, *words, inputs="separate", dtype=torch.float32):
+    def words(self, variant, *more, inputs="separate", dtype=torch.float32):
         _, weights = self.weights(variant, dtype=dtype)
-        self.export("--variant", variant, "--weights", weights, "--heads", 2, "--inputs", inputs,
-                    "--triton", self.folder / "models", *words)
-        named = words.index("--triton-name") + 1 if "--triton-name" in words else None
-        return self.folder / "models" / (words[named] if named else variant)
+        return ("--variant", variant, "--weights", weights, "--heads", 2, "--inputs", inputs,
+                "--triton", self.folder / "models", *more)
+
+    def repository(self, *words):
+        self.export(*self.words("shared_projection", *words))
+        return self.folder / "models" / "shared_projection"
 
     def test_the_configuration_is_as_the_server_reads_it(self):
-        model = self.repository("inferred_length", "--triton-name", "attention.v2")
+        self.export(*self.words("inferred_length", "--triton-name", "attention.v2"))
+        model = self.folder / "models" / "attention.v2"
         self.assertEqual(sorted(p.relative_to(model).as_posix() for p in model.rglob("*")),
                          ["1", "1/model.pt", "config.pbtxt"])
         self.assertEqual((model / "config.pbtxt").read_text(), """\
@@ -283,28 +306,32 @@ model_warmup [
     def test_inputs_are_forwards_and_the_warm_up_runs_R49_R50_R59(self):
         types = {"TYPE_FP64": torch.float64, "TYPE_FP32": torch.float32, "TYPE_FP16": torch.float16,
                  "TYPE_BOOL": torch.bool}
-        for variant, inputs in FORMS:
-            for mask, batch, dtype in (("required", 8, torch.float16), ("none", 0, torch.float64)):
-                model = self.repository(variant, "--mask", mask, "--max-batch-size", batch,
-                                        inputs=inputs, dtype=dtype)
-                text = (model / "config.pbtxt").read_text()
-                archive = torch.jit.load(model / "1" / "model.pt")
-                arguments = archive.forward.schema.arguments[1:]
-                self.assertEqual({str(a.type) for a in arguments}, {"Tensor"})
-                declared = re.findall(r'name: "(\w+)" data_type: (\w+) dims: \[ ([-\d, ]+) \]', text)
-                self.assertEqual([name for name, *_ in declared[:-1]], [a.name for a in arguments])
-                calls = re.findall(r'key: "(\w+)" value: { data_type: (\w+) dims: \[ ([\d, ]+) \]', text)
-                request = {}
-                for (name, kind, dims), (key, warm_kind, warm_dims) in zip(declared, calls):
-                    self.assertEqual((key, warm_kind), (name, kind))
-                    sizes = [int(size) for size in warm_dims.split(",")]
-                    self.assertEqual(len(sizes), len(dims.split(",")))
-                    shape = sizes if batch == 0 else [1, *sizes]
-                    request[name] = torch.zeros(shape, dtype=types[kind])
-                for _ in range(3):
-                    output = archive(**request)
-                self.assertEqual(output.dtype, types[declared[-1][1]])
-                self.assertEqual(output.dim(), len(declared[-1][2].split(",")) + (batch > 0))
+        kinds = (("required", 8, torch.float16), ("none", 0, torch.float64))
+        models = [(*form, *kind) for form in FORMS for kind in kinds]
+        jobs = [self.words(variant, "--mask", mask, "--max-batch-size", batch, "--triton-name", f"model{index}",
+                           inputs=inputs, dtype=dtype)
+                for index, (variant, inputs, mask, batch, dtype) in enumerate(models)]
+        self.assertEqual(export_all(PROBE, [map(str, words) for words in jobs]), ["ok"] * len(jobs))
+        for index, (*_, batch, _) in enumerate(models):
+            model = self.folder / "models" / f"model{index}"
+            text = (model / "config.pbtxt").read_text()
+            archive = torch.jit.load(model / "1" / "model.pt")
+            arguments = archive.forward.schema.arguments[1:]
+            self.assertEqual({str(a.type) for a in arguments}, {"Tensor"})
+            declared = re.findall(r'name: "(\w+)" data_type: (\w+) dims: \[ ([-\d, ]+) \]', text)
+            self.assertEqual([name for name, *_ in declared[:-1]], [a.name for a in arguments])
+            calls = re.findall(r'key: "(\w+)" value: { data_type: (\w+) dims: \[ ([\d, ]+) \]', text)
+            request = {}
+            for (name, kind, dims), (key, warm_kind, warm_dims) in zip(declared, calls):
+                self.assertEqual((key, warm_kind), (name, kind))
+                sizes = [int(size) for size in warm_dims.split(",")]
+                self.assertEqual(len(sizes), len(dims.split(",")))
+                shape = sizes if batch == 0 else [1, *sizes]
+                request[name] = torch.zeros(shape, dtype=types[kind])
+            for _ in range(3):
+                output = archive(**request)
+            self.assertEqual(output.dtype, types[declared[-1][1]])
+            self.assertEqual(output.dim(), len(declared[-1][2].split(",")) + (batch > 0))
 
     def test_uneven_heads_warm_up_with_a_length_that_divides(self):
         _, weights = self.weights("inferred_length", embed=7, heads=3)
@@ -317,8 +344,8 @@ model_warmup [
         self.assertEqual(archive(x, x, x).shape[2], 7)
 
     def test_a_model_is_replaced(self):
-        self.repository("shared_projection")
-        model = self.repository("shared_projection", "--mask", "none")
+        self.repository()
+        model = self.repository("--mask", "none")
         self.assertNotIn("mask", (model / "config.pbtxt").read_text())
         self.assertEqual(len(torch.jit.load(model / "1" / "model.pt").forward.schema.arguments), 4)
 
@@ -326,13 +353,15 @@ model_warmup [
         _, weights = self.weights()
         words = ("--variant", "shared_projection", "--weights", weights, "--triton", self.folder / "models")
         self.refused((*words, "--mask", "optional"), "--triton: expected --mask required or none, got optional")
-        for name in ("a/b", "..", ".hidden", "a\nb", 'a"b'):
-            self.refused((*words, "--triton-name", name), "--triton-name")
-        self.refused((*words, "--max-batch-size", -1), "--max-batch-size")
+        self.refused((*words, "--triton-name", "a\nb"), "--triton-name")
         (self.folder / "file").write_text("")
-        self.refused((*words[:-1], self.folder / "file"), "file")
         _, narrow = self.weights(dtype=torch.bfloat16)
-        self.refused((*words[:2], "--weights", narrow, *words[4:]), "bfloat16")
+        self.all_refused(
+            *(((*words, "--triton-name", name), "--triton-name: expected")
+              for name in ("a/b", "..", ".hidden", 'a"b')),
+            ((*words, "--max-batch-size", -1), "--max-batch-size"),
+            ((*words[:-1], self.folder / "file"), "file"),
+            ((*words[:2], "--weights", narrow, *words[4:]), "bfloat16"))
 
     def test_a_full_disk_leaves_nothing(self):
         def little_space():

@@ -1,5 +1,6 @@
 // Fused forwards, whose projections go where they are cheapest, beside the plain equations in
-// float64: shapes on every side of the rules, gradients, sixteen bits, and how many ops they take.
+// float64: shapes on every side of the rules, gradients, sixteen bits, how many ops they take, and
+// which backend runs them.
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
@@ -16,6 +17,7 @@ namespace {
 
 using testing::bit_equal;
 using testing::near;
+using testing::throws;
 
 struct Sizes {
   int64_t batch;
@@ -267,6 +269,40 @@ TEST(FoldedForward, DispatchesFewOpsForFullProjections) {
                                           {{1, 128, 128, 512, 8}, torch::kFloat32, 70, 4},
                                           {{2, 1, 64, 512, 8}, torch::kFloat32, 80, 4},
                                           {{2, 1, 64, 512, 8}, torch::kBFloat16, 116, 4}});
+}
+
+TEST(Backend, AutoRunsTheFusedKernelInTrainingToo) {
+  torch::manual_seed(0);
+  SharedProjectionAttention automatic(32, 2);
+  const auto x = torch::randn({2, 50, 32});
+  const auto with = [&](Backend backend) {
+    automatic->options.backend(backend);
+    return automatic->forward(x, x, x);
+  };
+  for (const bool records : {true, false}) {
+    const torch::AutoGradMode grad_mode(records);
+    const auto fused = with(Backend::Auto);
+    EXPECT_EQ(fused.requires_grad(), records);
+    EXPECT_TRUE(bit_equal(fused, with(Backend::Fused)));
+    EXPECT_FALSE(bit_equal(fused, with(Backend::Eager)));
+    EXPECT_TRUE(near(fused, with(Backend::Eager), 1e-5));
+  }
+}
+
+TEST(Backend, FusedSaysWhyItCannotRun) {
+  const std::vector<std::string> words = {
+      "backend: expected arguments that the fused kernel can run, got others: it takes float32"};
+  const auto x = torch::randn({2, 5, 8}, torch::kFloat64);
+  const auto refuses = [&](auto module) {
+    module->to(torch::kFloat64);
+    return throws<c10::ValueError>([&] { module->forward(x, x, x); }, words);
+  };
+  EXPECT_TRUE(refuses(
+      SharedProjectionAttention(SharedProjectionAttentionOptions(8, 2).backend(Backend::Fused))));
+  EXPECT_TRUE(refuses(
+      FullProjectionAttention(FullProjectionAttentionOptions(8, 2).backend(Backend::Fused))));
+  EXPECT_TRUE(refuses(
+      InferredLengthAttention(InferredLengthAttentionOptions(8, 2).backend(Backend::Fused))));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <self_attention/ops/attention.h>
 #include <self_attention/ops/cpu_target.h>
-#include <self_attention/self_attention.h>
 #include <torch/autograd.h>
 
 #include <cmath>
@@ -392,40 +391,6 @@ TEST(CpuTarget, IsChosenByName) {
                               {"[set_cpu_target] name: expected one of ", "scalar, got avx9"}));
   EXPECT_EQ(cpu_target(), "scalar");
   set_cpu_target(targets.front());
-}
-
-TEST(Backend, AutoRunsTheFusedKernelInTrainingToo) {
-  torch::manual_seed(0);
-  SharedProjectionAttention automatic(32, 2);
-  const auto x = torch::randn({2, 50, 32});
-  const auto with = [&](Backend backend) {
-    automatic->options.backend(backend);
-    return automatic->forward(x, x, x);
-  };
-  for (const bool records : {true, false}) {
-    const torch::AutoGradMode grad_mode(records);
-    const auto fused = with(Backend::Auto);
-    EXPECT_EQ(fused.requires_grad(), records);
-    EXPECT_TRUE(bit_equal(fused, with(Backend::Fused)));
-    EXPECT_FALSE(bit_equal(fused, with(Backend::Eager)));
-    EXPECT_TRUE(near(fused, with(Backend::Eager), 1e-5));
-  }
-}
-
-TEST(Backend, FusedSaysWhyItCannotRun) {
-  const std::vector<std::string> words = {
-      "backend: expected arguments that the fused kernel can run, got others: it takes float32"};
-  const auto x = torch::randn({2, 5, 8}, torch::kFloat64);
-  const auto refuses = [&](auto module) {
-    module->to(torch::kFloat64);
-    return throws<c10::ValueError>([&] { module->forward(x, x, x); }, words);
-  };
-  EXPECT_TRUE(refuses(
-      SharedProjectionAttention(SharedProjectionAttentionOptions(8, 2).backend(Backend::Fused))));
-  EXPECT_TRUE(refuses(
-      FullProjectionAttention(FullProjectionAttentionOptions(8, 2).backend(Backend::Fused))));
-  EXPECT_TRUE(refuses(
-      InferredLengthAttention(InferredLengthAttentionOptions(8, 2).backend(Backend::Fused))));
 }
 
 }  // namespace

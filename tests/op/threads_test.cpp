@@ -107,7 +107,7 @@ TEST_P(Threads, DoNotChangeABit) {
     const std::vector<float> expected = call.output;
     for (const int threads : {1, 2, 3, 4, 8}) {
       at::set_num_threads(threads);
-      for (int i = 0; i < 50; ++i) {
+      for (int i = 0; i < 10; ++i) {
         ASSERT_EQ(run(), static_cast<std::size_t>(threads)) << "threads that took part";
         ASSERT_EQ(call.output, expected) << GetParam()->name << " on " << threads << " threads";
       }

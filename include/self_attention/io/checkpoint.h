@@ -11,7 +11,9 @@ namespace self_attention {
 
 /// What load_state_dict takes from a file, and what it does about differences.
 struct SELF_ATTENTION_API LoadStateDictOptions {
+  /// Old prefix -> new prefix.
   using PrefixMap = std::map<std::string, std::string>;
+  /// Name of a stacked tensor -> names of its parts.
   using SplitMap = std::map<std::string, std::vector<std::string>>;
 
   /// Whether a difference between file and module is an error. Otherwise what fits is loaded and
@@ -40,8 +42,9 @@ SELF_ATTENTION_API LoadStateDictOptions multihead_attention_options(const std::s
 
 /// How a state dict differs from a module.
 struct SELF_ATTENTION_API StateDictReport {
+  /// A tensor that is in both and does not fit.
   struct Mismatch {
-    std::string name;
+    std::string name;      ///< in the module: "fc_out.bias"
     std::string expected;  ///< "float32 (8,)"
     std::string got;       ///< "float64 (8,)", "an object of class ..."
   };
@@ -49,6 +52,7 @@ struct SELF_ATTENTION_API StateDictReport {
   std::vector<std::string> unexpected;  ///< the file has them, the module has not
   std::vector<Mismatch> mismatched;     ///< shape or dtype differs, or the value is no tensor
 
+  /// Whether nothing differs.
   bool matches() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   /// A line for each kind of difference, names from the file quoted; empty where there is none.
   std::string text() const;
@@ -74,15 +78,17 @@ SELF_ATTENTION_API StateDictReport load_state_dict(torch::nn::Module& module,
                                                    const std::string& file,
                                                    const LoadStateDictOptions& options = {});
 
-/// Writes the parameters and buffers of `module`.
+/// Writes the parameters and buffers of `module`: dense tensors in float64, float32, bfloat16,
+/// float16, int64, int32, int16, int8, uint8 or bool, on any device. Those that share memory are
+/// each written whole.
 ///
 /// The name decides the format: `.safetensors`, or `.pt` and `.pth` for a file that Python's
 /// torch.load opens at its defaults (weights_only=True) into a dict that load_state_dict takes.
 /// Appears whole or not at all: written beside `file`, synced and renamed, so that a crash or a
 /// full disk leaves an older file as it was (a killed process leaves `.FILE.N.tmp` too, which the
 /// next one to write the file removes). Threads and processes may save to one file: each save is
-/// whole, the last one stays. Throws c10::ValueError for another ending, for tensors that are not
-/// dense or of an unsupported dtype, and where the file cannot be written.
+/// whole, the last one stays. Throws c10::ValueError for another ending, for other tensors, and
+/// where the file cannot be written.
 SELF_ATTENTION_API void save_state_dict(const torch::nn::Module& module, const std::string& file);
 
 }  // namespace self_attention

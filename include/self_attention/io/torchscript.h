@@ -75,9 +75,11 @@ struct SELF_ATTENTION_API ExportOptions {
 SELF_ATTENTION_API void export_torchscript(const SharedProjectionAttentionImpl& module,
                                            const std::string& file,
                                            const ExportOptions& options = {});
+/// Likewise.
 SELF_ATTENTION_API void export_torchscript(const FullProjectionAttentionImpl& module,
                                            const std::string& file,
                                            const ExportOptions& options = {});
+/// Likewise.
 SELF_ATTENTION_API void export_torchscript(const InferredLengthAttentionImpl& module,
                                            const std::string& file,
                                            const ExportOptions& options = {});

@@ -17,6 +17,7 @@ namespace self_attention {
 
 /// Sizes of a FullProjectionAttention.
 struct SELF_ATTENTION_API FullProjectionAttentionOptions {
+  /// Any sizes: the module checks them.
   FullProjectionAttentionOptions(int64_t embed_dim, int64_t num_heads)
       : embed_dim_(embed_dim), num_heads_(num_heads) {}
 
@@ -76,15 +77,19 @@ SELF_ATTENTION_API torch::Tensor full_projection_attention(
 class SELF_ATTENTION_API FullProjectionAttentionImpl
     : public torch::nn::Cloneable<FullProjectionAttentionImpl> {
  public:
+  /// The other options at their defaults. Throws as below.
   FullProjectionAttentionImpl(int64_t embed_dim, int64_t num_heads)
       : FullProjectionAttentionImpl(FullProjectionAttentionOptions(embed_dim, num_heads)) {}
   /// Throws c10::ValueError unless both sizes are positive, num_heads divides embed_dim and dropout
   /// is from 0 to 1.
   explicit FullProjectionAttentionImpl(const FullProjectionAttentionOptions& options);
 
+  /// Makes the children anew, from `options`, with new values. Throws as the constructor.
   void reset() override;
   /// Draws new values for all parameters, as in a new module.
   void reset_parameters();
+  /// Writes "self_attention::FullProjectionAttention(embed_dim=256, num_heads=8)", with
+  /// is_causal and dropout where set.
   void pretty_print(std::ostream& stream) const override;
 
   /// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E), contiguous.
@@ -122,13 +127,15 @@ class SELF_ATTENTION_API FullProjectionAttentionImpl
                            {3, torch::nn::AnyValue(torch::Tensor())})
 
  public:
-  FullProjectionAttentionOptions options;
-  torch::nn::Linear q_linear{nullptr};
-  torch::nn::Linear k_linear{nullptr};
-  torch::nn::Linear v_linear{nullptr};
-  torch::nn::Linear output_linear{nullptr};
+  FullProjectionAttentionOptions options;    ///< those that the module was made with
+  torch::nn::Linear q_linear{nullptr};       ///< weight (E, E) and bias (E)
+  torch::nn::Linear k_linear{nullptr};       ///< weight (E, E) and bias (E)
+  torch::nn::Linear v_linear{nullptr};       ///< weight (E, E) and bias (E)
+  torch::nn::Linear output_linear{nullptr};  ///< weight (E, E) and bias (E)
 };
 
+/// Shares a FullProjectionAttentionImpl, as every module holder of LibTorch: a copy is the same
+/// module.
 TORCH_MODULE(FullProjectionAttention);
 
 }  // namespace self_attention

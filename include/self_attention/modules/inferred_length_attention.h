@@ -17,6 +17,7 @@ namespace self_attention {
 
 /// Sizes of an InferredLengthAttention.
 struct SELF_ATTENTION_API InferredLengthAttentionOptions {
+  /// Any sizes: the module checks them.
   InferredLengthAttentionOptions(int64_t embed_size, int64_t heads)
       : embed_size_(embed_size), heads_(heads) {}
 
@@ -71,14 +72,18 @@ SELF_ATTENTION_API torch::Tensor inferred_length_attention(
 class SELF_ATTENTION_API InferredLengthAttentionImpl
     : public torch::nn::Cloneable<InferredLengthAttentionImpl> {
  public:
+  /// The other options at their defaults. Throws as below.
   InferredLengthAttentionImpl(int64_t embed_size, int64_t heads)
       : InferredLengthAttentionImpl(InferredLengthAttentionOptions(embed_size, heads)) {}
   /// Throws c10::ValueError unless 1 <= heads <= embed_size and dropout is from 0 to 1.
   explicit InferredLengthAttentionImpl(const InferredLengthAttentionOptions& options);
 
+  /// Makes the children anew, from `options`, with new values. Throws as the constructor.
   void reset() override;
   /// Draws new values for all parameters, as in a new module.
   void reset_parameters();
+  /// Writes "self_attention::InferredLengthAttention(embed_size=256, heads=8)", with
+  /// is_causal and dropout where set.
   void pretty_print(std::ostream& stream) const override;
 
   /// values, keys, queries of any rank from 1 on, usually (N, K, E), (N, K, E), (N, Q, E)
@@ -114,13 +119,15 @@ class SELF_ATTENTION_API InferredLengthAttentionImpl
   FORWARD_HAS_DEFAULT_ARGS({3, torch::nn::AnyValue(torch::Tensor())})
 
  public:
-  InferredLengthAttentionOptions options;
-  torch::nn::Linear values{nullptr};
-  torch::nn::Linear keys{nullptr};
-  torch::nn::Linear queries{nullptr};
-  torch::nn::Linear fc_out{nullptr};
+  InferredLengthAttentionOptions options;  ///< those that the module was made with
+  torch::nn::Linear values{nullptr};       ///< weight (d, d), no bias
+  torch::nn::Linear keys{nullptr};         ///< weight (d, d), no bias
+  torch::nn::Linear queries{nullptr};      ///< weight (d, d), no bias
+  torch::nn::Linear fc_out{nullptr};       ///< weight (E, H·d) and bias (E)
 };
 
+/// Shares an InferredLengthAttentionImpl, as every module holder of LibTorch: a copy is the same
+/// module.
 TORCH_MODULE(InferredLengthAttention);
 
 }  // namespace self_attention

@@ -17,6 +17,7 @@ namespace self_attention {
 
 /// Sizes of a SharedProjectionAttention.
 struct SELF_ATTENTION_API SharedProjectionAttentionOptions {
+  /// Any sizes: the module checks them.
   SharedProjectionAttentionOptions(int64_t embed_size, int64_t heads)
       : embed_size_(embed_size), heads_(heads) {}
 
@@ -71,15 +72,19 @@ SELF_ATTENTION_API torch::Tensor shared_projection_attention(
 class SELF_ATTENTION_API SharedProjectionAttentionImpl
     : public torch::nn::Cloneable<SharedProjectionAttentionImpl> {
  public:
+  /// The other options at their defaults. Throws as below.
   SharedProjectionAttentionImpl(int64_t embed_size, int64_t heads)
       : SharedProjectionAttentionImpl(SharedProjectionAttentionOptions(embed_size, heads)) {}
   /// Throws c10::ValueError unless both sizes are positive, heads divides embed_size and dropout is
   /// from 0 to 1.
   explicit SharedProjectionAttentionImpl(const SharedProjectionAttentionOptions& options);
 
+  /// Makes the children anew, from `options`, with new values. Throws as the constructor.
   void reset() override;
   /// Draws new values for all parameters, as in a new module.
   void reset_parameters();
+  /// Writes "self_attention::SharedProjectionAttention(embed_size=256, heads=8)", with
+  /// is_causal and dropout where set.
   void pretty_print(std::ostream& stream) const override;
 
   /// values (N, K, E), keys (N, K, E), query (N, Q, E) -> (N, Q, E), contiguous.
@@ -114,13 +119,15 @@ class SELF_ATTENTION_API SharedProjectionAttentionImpl
   FORWARD_HAS_DEFAULT_ARGS({3, torch::nn::AnyValue(torch::Tensor())})
 
  public:
-  SharedProjectionAttentionOptions options;
-  torch::nn::Linear values{nullptr};
-  torch::nn::Linear keys{nullptr};
-  torch::nn::Linear queries{nullptr};
-  torch::nn::Linear fc_out{nullptr};
+  SharedProjectionAttentionOptions options;  ///< those that the module was made with
+  torch::nn::Linear values{nullptr};         ///< weight (d, d), no bias
+  torch::nn::Linear keys{nullptr};           ///< weight (d, d), no bias
+  torch::nn::Linear queries{nullptr};        ///< weight (d, d), no bias
+  torch::nn::Linear fc_out{nullptr};         ///< weight (E, E) and bias (E)
 };
 
+/// Shares a SharedProjectionAttentionImpl, as every module holder of LibTorch: a copy is the same
+/// module.
 TORCH_MODULE(SharedProjectionAttention);
 
 }  // namespace self_attention

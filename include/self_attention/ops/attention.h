@@ -17,9 +17,10 @@ enum class Backend {
 
 /// Options of attention().
 struct SELF_ATTENTION_API AttentionOptions {
-  /// `scale`: what scores are multiplied with, finite and positive, usually 1/√d.
+  /// The others at their defaults.
   explicit AttentionOptions(double scale) : scale_(scale) {}
 
+  /// What scores are multiplied with, finite and positive, usually 1/√d.
   TORCH_ARG(double, scale);
   /// Keeps key j for query i where j ≤ i, aligned at the top left as torch.tril: a single query
   /// keeps key 0 alone. Together with a mask, a key is kept where both keep it.

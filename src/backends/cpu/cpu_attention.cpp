@@ -10,7 +10,7 @@
 
 #include "backends/cpu/kernel/schedule.h"
 #include "backends/cpu/parallel_tasks.h"
-#include "modules/input_checks.h"
+#include "ops/input_checks.h"
 
 namespace self_attention {
 namespace {

@@ -1,4 +1,4 @@
-#include "modules/input_checks.h"
+#include "ops/input_checks.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/utils.h>
