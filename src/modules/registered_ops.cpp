@@ -6,7 +6,8 @@
 #include <self_attention/modules/full_projection_attention.h>
 #include <self_attention/modules/inferred_length_attention.h>
 #include <self_attention/modules/shared_projection_attention.h>
-#include <torch/library.h>
+
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -42,7 +43,7 @@ Tensor full_projection_attention(const Tensor& values, const OptionalTensor& key
       Backend::Auto, is_causal, dropout_p);
 }
 
-TORCH_LIBRARY_FRAGMENT(self_attention, library) {
+SELF_ATTENTION_OPS(library) {
   library.def(
       "shared_projection_attention(Tensor values, Tensor keys, Tensor query, Tensor? mask, Tensor "
       "values_weight, Tensor keys_weight, Tensor queries_weight, Tensor fc_out_weight, Tensor "
@@ -62,7 +63,7 @@ TORCH_LIBRARY_FRAGMENT(self_attention, library) {
 }
 
 // Under vmap, which does not look into an op by itself.
-TORCH_LIBRARY_IMPL(self_attention, FuncTorchBatched, library) {
+SELF_ATTENTION_KERNELS(FuncTorchBatched, library) {
   library.impl("shared_projection_attention", shared_projection_attention);
   library.impl("full_projection_attention", full_projection_attention);
   library.impl("inferred_length_attention", inferred_length_attention);

@@ -1,6 +1,5 @@
 
 #include <self_attention/ops/attention.h>
-#include <torch/library.h>
 #include <torch/utils.h>
 
 #include "backends/cpu/cpu_attention.h"
@@ -8,8 +7,9 @@
 #include "ops/attention_arguments.h"
 #include "ops/attention_op.h"
 #include "ops/input_checks.h"
+#include "ops/registration.h"
 
-TORCH_LIBRARY(self_attention, library) {
+SELF_ATTENTION_OPS(library) {
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor? mask=None, *, float scale, bool "
       "is_causal=False, float dropout_p=0.0) -> Tensor",

@@ -1,12 +1,12 @@
 // The ops `self_attention::_attention_with_sums` and `self_attention::attention_backward`: the
 // fused kernel and its gradients, which the Autograd key joins.
 
-#include <torch/library.h>
 #include <torch/utils.h>
 
 #include "backends/cpu/cpu_attention.h"
 #include "ops/attention_op.h"
 #include "ops/input_checks.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -107,7 +107,7 @@ ThreeTensors backward_meta(const Tensor& grad_output, const Tensor& query, const
           gradient(value, output_mask[2])};
 }
 
-TORCH_LIBRARY_FRAGMENT(self_attention, library) {
+SELF_ATTENTION_OPS(library) {
   library.def(
       "_attention_with_sums(Tensor query, Tensor key, Tensor value, Tensor? mask=None, *, float "
       "scale, bool is_causal=False, float dropout_p=0.0, Tensor? seed=None) -> (Tensor output, "
@@ -119,12 +119,12 @@ TORCH_LIBRARY_FRAGMENT(self_attention, library) {
       "seed=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 }
 
-TORCH_LIBRARY_IMPL(self_attention, CPU, library) {
+SELF_ATTENTION_KERNELS(CPU, library) {
   library.impl("_attention_with_sums", with_sums_cpu);
   library.impl("attention_backward", backward_cpu);
 }
 
-TORCH_LIBRARY_IMPL(self_attention, Meta, library) {
+SELF_ATTENTION_KERNELS(Meta, library) {
   library.impl("_attention_with_sums", with_sums_meta);
   library.impl("attention_backward", backward_meta);
 }

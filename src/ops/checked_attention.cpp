@@ -1,10 +1,9 @@
 // The op `self_attention::_checked_attention`: attention() for callers inside the library, on
 // arguments that are checked, and with key and value of 16 bits beside a float32 query.
 
-#include <torch/library.h>
-
 #include "backends/cpu/cpu_attention.h"
 #include "ops/attention_op.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -35,26 +34,20 @@ Tensor checked_autograd(const Tensor& query, const Tensor& key, const Tensor& va
   return call_checked_attention(arguments);
 }
 
-TORCH_LIBRARY_FRAGMENT(self_attention, library) {
+SELF_ATTENTION_OPS(library) {
   library.def(
       "_checked_attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool "
       "is_causal, float dropout_p) -> Tensor",
       {at::Tag::nondeterministic_seeded});
 }
 
-TORCH_LIBRARY_IMPL(self_attention, CPU, library) {
-  library.impl("_checked_attention", checked_cpu);
-}
+SELF_ATTENTION_KERNELS(CPU, library) { library.impl("_checked_attention", checked_cpu); }
 
-TORCH_LIBRARY_IMPL(self_attention, Autograd, library) {
-  library.impl("_checked_attention", checked_autograd);
-}
+SELF_ATTENTION_KERNELS(Autograd, library) { library.impl("_checked_attention", checked_autograd); }
 
-TORCH_LIBRARY_IMPL(self_attention, Meta, library) { library.impl("_checked_attention", widened); }
+SELF_ATTENTION_KERNELS(Meta, library) { library.impl("_checked_attention", widened); }
 
-TORCH_LIBRARY_IMPL(self_attention, FuncTorchBatched, library) {
-  library.impl("_checked_attention", widened);
-}
+SELF_ATTENTION_KERNELS(FuncTorchBatched, library) { library.impl("_checked_attention", widened); }
 
 }  // namespace
 

@@ -1,8 +1,11 @@
 """torch.ops.self_attention.attention from Python: op_test.py LIBRARY"""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -90,6 +93,20 @@ class Op(unittest.TestCase):
             [sys.executable, "-c", program, LIBRARY], env=environment, capture_output=True, text=True
         )
         self.assertEqual(run.returncode, 0, run.stderr)
+
+    def test_a_second_copy_of_the_library_leaves_the_ops_to_the_first(self):
+        program = (
+            "import torch, sys; x = torch.ones(1, 1, 2, 4)\n"
+            "for library in sys.argv[1:]: torch.ops.load_library(library)\n"
+            "print(torch.ops.self_attention.attention(x, x, x, scale=0.5).sum().item())"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            copy = shutil.copy(LIBRARY, os.path.join(folder, "copy.so"))
+            for libraries in ((LIBRARY, copy), (copy, LIBRARY)):
+                run = subprocess.run([sys.executable, "-c", program, *libraries], capture_output=True, text=True)
+                self.assertEqual((run.returncode, run.stdout), (0, "8.0\n"), run.stderr)
+                first, second = (re.escape(os.path.realpath(library)) for library in libraries)
+                self.assertRegex(run.stderr, f"{second}: expected one copy of this library.*registered at {first}, ")
 
 
 if __name__ == "__main__":

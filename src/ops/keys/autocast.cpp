@@ -1,7 +1,7 @@
 #include <ATen/autocast_mode.h>
-#include <torch/library.h>
 
 #include "ops/attention_op.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -21,11 +21,11 @@ torch::Tensor attention_autocast(const torch::Tensor& query, const torch::Tensor
   return call_attention({cast(query), cast(key), cast(value), mask, scale, is_causal, dropout_p});
 }
 
-TORCH_LIBRARY_IMPL(self_attention, AutocastCPU, library) {
+SELF_ATTENTION_KERNELS(AutocastCPU, library) {
   library.impl("attention", attention_autocast<c10::DeviceType::CPU>);
 }
 
-TORCH_LIBRARY_IMPL(self_attention, AutocastCUDA, library) {
+SELF_ATTENTION_KERNELS(AutocastCUDA, library) {
   library.impl("attention", attention_autocast<c10::DeviceType::CUDA>);
 }
 

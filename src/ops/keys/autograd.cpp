@@ -1,11 +1,11 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/library.h>
 
 #include "backends/cpu/cpu_attention.h"
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -88,9 +88,7 @@ torch::Tensor attention_autograd(const torch::Tensor& query, const torch::Tensor
              : call_below_autograd(arguments);
 }
 
-TORCH_LIBRARY_IMPL(self_attention, Autograd, library) {
-  library.impl("attention", attention_autograd);
-}
+SELF_ATTENTION_KERNELS(Autograd, library) { library.impl("attention", attention_autograd); }
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-#include <torch/library.h>
 
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -16,9 +16,7 @@ torch::Tensor attention_batched(const torch::Tensor& query, const torch::Tensor&
   return reference::attention(seeded(arguments));
 }
 
-TORCH_LIBRARY_IMPL(self_attention, FuncTorchBatched, library) {
-  library.impl("attention", attention_batched);
-}
+SELF_ATTENTION_KERNELS(FuncTorchBatched, library) { library.impl("attention", attention_batched); }
 
 }  // namespace
 }  // namespace self_attention

@@ -1,8 +1,8 @@
-#include <torch/library.h>
 
 #include "backends/cpu/cpu_attention.h"
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -17,7 +17,7 @@ torch::Tensor attention_cpu(const torch::Tensor& query, const torch::Tensor& key
              : reference::attention(seeded(arguments));
 }
 
-TORCH_LIBRARY_IMPL(self_attention, CPU, library) { library.impl("attention", attention_cpu); }
+SELF_ATTENTION_KERNELS(CPU, library) { library.impl("attention", attention_cpu); }
 
 }  // namespace
 }  // namespace self_attention

@@ -1,8 +1,8 @@
-#include <torch/library.h>
 
 #include "backends/aten/sdpa_attention.h"
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -16,7 +16,7 @@ torch::Tensor attention_cuda(const torch::Tensor& query, const torch::Tensor& ke
   return dropout_p > 0 ? reference::attention(seeded(arguments)) : aten::attention(arguments);
 }
 
-TORCH_LIBRARY_IMPL(self_attention, CUDA, library) { library.impl("attention", attention_cuda); }
+SELF_ATTENTION_KERNELS(CUDA, library) { library.impl("attention", attention_cuda); }
 
 }  // namespace
 }  // namespace self_attention

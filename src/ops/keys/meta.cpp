@@ -1,7 +1,7 @@
-#include <torch/library.h>
 #include <torch/types.h>
 
 #include "ops/attention_arguments.h"
+#include "ops/registration.h"
 
 namespace self_attention {
 namespace {
@@ -34,7 +34,7 @@ torch::Tensor attention_meta(const torch::Tensor& query, const torch::Tensor& ke
   return empty_result(arguments);
 }
 
-TORCH_LIBRARY_IMPL(self_attention, Meta, library) { library.impl("attention", attention_meta); }
+SELF_ATTENTION_KERNELS(Meta, library) { library.impl("attention", attention_meta); }
 
 }  // namespace
 }  // namespace self_attention
