@@ -31,8 +31,11 @@ bool AllocationFailure::happened() const { return left < 0; }
 
 }  // namespace self_attention::testing
 
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return self_attention::testing::fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+}
 void* operator new(std::size_t bytes) {
-  void* memory = self_attention::testing::fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+  void* memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
