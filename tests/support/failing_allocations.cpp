@@ -42,7 +42,8 @@ void* operator new(std::size_t bytes) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-// By the linker's --wrap=aligned_alloc.
+// The names that the linker's --wrap=aligned_alloc makes.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" {
 void* __real_aligned_alloc(std::size_t alignment, std::size_t bytes);
 void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
@@ -53,3 +54,4 @@ void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
   return memory;
 }
 }
+// NOLINTEND(bugprone-reserved-identifier)
