@@ -42,7 +42,7 @@ bool leaves_keys_raw(const ProjectionSizes& sizes) {
   const double scores = queries * static_cast<double>(sizes.key_length);
   const double projected = 2 * keys * embed + 2 * scores + kMove * 2 * keys;
   const double raw = 2 * queries * embed + 2 * 2 * scores * static_cast<double>(sizes.heads);
-  return sizes.key_length > 0 && raw < projected;
+  return raw < projected;  // never without keys, where `projected` is zero
 }
 
 bool moves_value_bias(const ProjectionSizes& sizes) {

@@ -6,6 +6,7 @@
 #include <self_attention/io/torchscript.h>
 #include <self_attention/self_attention.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <torch/script.h>
 #include <torch/utils.h>
@@ -130,6 +131,7 @@ TEST_P(IoFaults, ASignalLeavesAWholeFile) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       // As of a forked process: the parent's threads are not there.
       torch::set_num_threads(1);
       for (int i = 0;; ++i) write(filled(i % 2));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <self_attention/self_attention.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -153,6 +154,7 @@ TYPED_TEST(Faults, AForkedChildOfOneThreadComputesTheSame) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     torch::set_num_threads(1);
     ::_exit(equal(compute(this->module_, inputs, mask), expected) ? 0 : 1);
   }

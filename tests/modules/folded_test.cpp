@@ -27,11 +27,12 @@ struct Sizes {
   int64_t heads;
 };
 
-// Q below, at and above K; one query, few, and more than E in all; no keys, and nothing at all.
-const std::vector<Sizes> kSizes = {{1, 1, 40, 16, 4}, {2, 3, 300, 16, 4}, {2, 7, 5, 16, 2},
-                                   {1, 64, 9, 16, 2}, {3, 33, 64, 8, 2},  {2, 40, 3, 64, 2},
-                                   {2, 5, 5, 12, 1},  {2, 3, 0, 8, 2},    {2, 0, 3, 8, 2},
-                                   {0, 2, 3, 8, 2},   {1, 80, 90, 256, 8}};
+// Q below, at and above K; one query, few, and more than E in all; no keys, and nothing at all; so
+// many queries and keys that the output's weight takes up W_v.
+const std::vector<Sizes> kSizes = {{1, 1, 40, 16, 4}, {2, 3, 300, 16, 4},  {2, 7, 5, 16, 2},
+                                   {1, 64, 9, 16, 2}, {3, 33, 64, 8, 2},   {2, 40, 3, 64, 2},
+                                   {2, 5, 5, 12, 1},  {2, 3, 0, 8, 2},     {2, 0, 3, 8, 2},
+                                   {0, 2, 3, 8, 2},   {1, 80, 90, 256, 8}, {2, 290, 300, 64, 2}};
 
 struct Inputs {
   torch::Tensor values;

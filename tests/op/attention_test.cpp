@@ -97,16 +97,20 @@ TEST_P(EveryPath, NaNInAQueryComesOutWhereItKeepsAKey) {
 }
 
 TEST_P(EveryPath, RealScoresBelowTheMaskedOnesLoseToThem) {
-  Inputs inputs = make_inputs(queries(), 70);
-  inputs.query = inputs.query.abs() + 1;
-  inputs.key = inputs.key.clone();
-  inputs.key.slice(2, 0, 60).fill_(-1e25);
-  auto keep = torch::ones({70}, torch::kBool);
-  keep.slice(0, 60, 70).fill_(false);
-  const auto masked = inputs.value.slice(2, 60, 70).mean(2, true).expand({2, 3, queries(), 8});
-  EXPECT_TRUE(near(run(inputs, keep), masked, 1e-5));
-  EXPECT_TRUE(near(run(inputs, keep.expand({queries(), 70}).contiguous()), masked, 1e-5));
-  EXPECT_TRUE(near(run(inputs, keep, true), expected(inputs, keep, true), 1e-5));
+  // Masked keys among the others, and in the last part of the keys alone.
+  for (const int64_t keys : {70, 600}) {
+    Inputs inputs = make_inputs(queries(), keys);
+    inputs.query = inputs.query.abs() + 1;
+    inputs.key = inputs.key.clone();
+    inputs.key.slice(2, 0, keys - 10).fill_(-1e25);
+    auto keep = torch::ones({keys}, torch::kBool);
+    keep.slice(0, keys - 10, keys).fill_(false);
+    const auto masked =
+        inputs.value.slice(2, keys - 10, keys).mean(2, true).expand({2, 3, queries(), 8});
+    EXPECT_TRUE(near(run(inputs, keep), masked, 1e-5));
+    EXPECT_TRUE(near(run(inputs, keep.expand({queries(), keys}).contiguous()), masked, 1e-5));
+    EXPECT_TRUE(near(run(inputs, keep, true), expected(inputs, keep, true), 1e-5));
+  }
 }
 
 TEST_P(EveryPath, HugeEqualScoresWeighEvenly) {

@@ -50,6 +50,11 @@ class Op(unittest.TestCase):
                     self.assertIsNone(some[0])
                     whole = backward(gradient, *tensors, *results, **options)
                     self.assertTrue(torch.equal(some[1], whole[1]))
+                    arguments = (gradient, *tensors, *results)
+                    torch.library.opcheck(backward, arguments, {**options, "output_mask": [True, False, True]})
+                    spread = [torch.stack([x, torch.zeros_like(x)], -1)[..., 0] for x in arguments[-2:]]
+                    for one, other in zip(backward(*arguments[:-2], *spread, **options), whole):
+                        self.assertTrue(torch.equal(one, other))
 
     def test_backward_refuses_what_does_not_fit(self):
         query, key, value = inputs()
@@ -76,6 +81,20 @@ class Op(unittest.TestCase):
             attention(query, key, value, torch.ones(2, 7), scale=0.3)
         with self.assertRaisesRegex(TypeError, r"\[attention\] key: expected float32"):
             attention(query, key.double(), value, scale=0.3)
+
+    def test_transforms_refuse_in_the_same_words(self):
+        query, key, value = inputs()
+
+        def call(query):
+            return torch.ops.self_attention.attention(query, key[..., :7], value, scale=0.3)
+
+        for transformed in (
+            lambda: torch.func.jvp(call, (query,), (query,)),
+            lambda: torch.func.grad(lambda query: call(query).sum())(query),
+            lambda: torch.vmap(call)(query.unsqueeze(0)),
+        ):
+            with self.assertRaisesRegex(ValueError, r"\[attention\] key: expected shape \(N=2, H=3, K, d=8\)"):
+                transformed()
 
     def test_an_unknown_target_is_refused(self):
         program = (

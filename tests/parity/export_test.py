@@ -290,7 +290,7 @@ class AtomicFileTest(FolderTest):
         path = self.folder / "file"
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             path.write_bytes(bytes(self.SIZE))
-            process = self.start(path, 10**9)
+            process = self.start(path, 10**5)
             self.addCleanup(process.kill)
             modified = path.stat().st_mtime_ns
             while path.stat().st_mtime_ns == modified and process.poll() is None:

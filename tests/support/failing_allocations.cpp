@@ -31,15 +31,19 @@ bool AllocationFailure::happened() const { return left < 0; }
 
 }  // namespace self_attention::testing
 
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return self_attention::testing::fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+}
 void* operator new(std::size_t bytes) {
-  void* memory = self_attention::testing::fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+  void* memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-// By the linker's --wrap=aligned_alloc.
+// The names that the linker's --wrap=aligned_alloc makes.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" {
 void* __real_aligned_alloc(std::size_t alignment, std::size_t bytes);
 void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
@@ -50,3 +54,4 @@ void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
   return memory;
 }
 }
+// NOLINTEND(bugprone-reserved-identifier)

@@ -160,6 +160,7 @@ TEST_P(AttentionKernels, GiveTheSameBitsOnEveryNumberOfThreads) {
   const std::vector<Case> shared = {
       {{1, 2, 900, 300, 16, 16}, ElementKind::kFloat32, MaskKind::kFull, true},
       {{1, 3, 400, 70, 8, 8}, ElementKind::kBFloat16, MaskKind::kPadding, false},
+      {{1, 1, 400, 70, 8, 8}, ElementKind::kFloat32, MaskKind::kRows, false},
       {{2, 2, 1, 2000, 16, 16}, ElementKind::kFloat32, MaskKind::kPadding, false}};
   for (const Case& c : shared) {
     Call call(c, true);

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,6 +127,7 @@ TEST_F(OutputFileFaults, ASignalLeavesAWholeFileAndNothingPilesUp) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       for (std::size_t i = 0;; ++i) save(target_, content(i % 2));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(500 + 37 * round));

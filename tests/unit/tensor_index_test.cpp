@@ -134,6 +134,13 @@ TEST(TensorIndex, ReadsModulesOfModules) {
   EXPECT_THAT(index.storages, SizeIs(1));
 }
 
+TEST(TensorIndex, TheLastOfEqualKeysCountsAsInPython) {
+  const std::string tensor = TensorText()();
+  const io::TensorIndex index = index_of(checkpoint(
+      dict({{"model", dict({{"first", tensor}})}, {"model", dict({{"last", tensor}})}}), {kSix}));
+  EXPECT_THAT(names(index), ElementsAre("last"));
+}
+
 TEST(TensorIndex, ReadsStateDictsOfManyShapes) {
   const std::string tensor = TensorText()();
   const std::string parameter =

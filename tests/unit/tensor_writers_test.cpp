@@ -113,6 +113,10 @@ TEST_P(TensorWriters, RefuseNamesThatDoNotTell) {
                 write({{"a", ElementType::kUInt8, {1LL << 40, 1LL << 40}}});
               }),
               HasSubstr("exceeds 64 bits"));
+  EXPECT_THAT(error_of([&] {
+                write({{"a", ElementType::kUInt8, {2, -1}}});
+              }),
+              HasSubstr("shape (2, -1) exceeds 64 bits"));
   EXPECT_FALSE(std::ifstream(path_).good());
 }
 

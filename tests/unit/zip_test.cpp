@@ -81,6 +81,12 @@ TEST(ZipReader, RefusesEveryTruncation) {
   }
 }
 
+std::string bytes_of(const std::string& path) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
 TEST(ZipWriter, WritesWhatTheReaderReads) {
   const TemporaryFolder folder;
   // With a low limit the archive uses ZIP64 records throughout.
@@ -106,13 +112,34 @@ TEST(ZipWriter, WritesWhatTheReaderReads) {
 TEST(ZipWriter, CountsBeyond16Bits) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "archive.zip";
+  // The first number is the one that says to look in the ZIP64 records.
+  for (const std::size_t entries : {65'535, 65'536}) {
+    io::OutputFile out(path);
+    io::ZipWriter zip(out);
+    for (std::size_t i = 0; i < entries; ++i) zip.add(std::to_string(i), "");
+    zip.finish();
+    out.commit();
+    EXPECT_EQ(io::read_zip_directory(io::InputFile(path)).entries.size(), entries);
+    EXPECT_THAT(bytes_of(path), HasSubstr("PK\6\7")) << entries;
+  }
+}
+
+TEST(ZipWriter, GivesPlacesBeyondTheLimitTheirOwnField) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "archive.zip";
   io::OutputFile out(path);
-  io::ZipWriter zip(out);
-  constexpr std::size_t kEntries = 65'536;
-  for (std::size_t i = 0; i < kEntries; ++i) zip.add(std::to_string(i), "");
+  io::ZipWriter zip(out, /*zip64_from=*/60);
+  zip.add("a", "short");
+  zip.add("b", "short");
   zip.finish();
   out.commit();
-  EXPECT_EQ(io::read_zip_directory(io::InputFile(path)).entries.size(), kEntries);
+  const std::string bytes = bytes_of(path);
+  const std::size_t first = bytes.find("PK\1\2");
+  const std::size_t second = bytes.find("PK\1\2", first + 1);
+  constexpr std::size_t kPlace = 42;
+  EXPECT_EQ(bytes.substr(first + kPlace, 4), std::string(4, '\0'));
+  EXPECT_EQ(bytes.substr(second + kPlace, 4), "\xff\xff\xff\xff");
+  EXPECT_EQ(read_entry(io::InputFile(path), "b"), "short");
 }
 
 class MalformedZip : public ::testing::TestWithParam<Malformed> {};

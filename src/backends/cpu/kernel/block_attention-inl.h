@@ -28,8 +28,7 @@ inline constexpr std::size_t kScoreStride = kKeyBlock + 16;
 /// What is known of a query's row.
 enum RowFlag : std::uint8_t {
   kRowKeeps = 1,    // it keeps a key
-  kRowSkipped = 2,  // masked keys of it were left out
-  kRowStarted = 4,  // its block's results have begun
+  kRowStarted = 2,  // its block's results have begun
 };
 
 /// Some queries of one head.
@@ -311,19 +310,15 @@ class BlockTask : public HeadTask {
     const std::size_t query = first_ + row;
     const std::size_t limit = Limit(query);
     std::size_t count = limit <= block ? 0 : std::min(limit - block, scores.count);
-    std::uint8_t& flags = space_.row_flags[row];
     if (full_mask_ && count > 0) {
       const std::size_t i = (scores.scores - space_.scores.data()) / kScoreStride;
       scores.keep = mask_.row(query, block, count, space_.keep.data() + i * kKeyBlock);
-      if (!AnyKept(scores.keep, count)) {
-        flags |= kRowSkipped;
-        count = 0;
-      }
+      if (!AnyKept(scores.keep, count)) count = 0;
     } else if (row_mask_ && count > 0) {
       std::uint8_t keep = 0;
       if (*mask_.row(query, 0, 1, &keep) == 0) count = 0;
     }
-    if (count > 0) flags |= kRowKeeps;
+    if (count > 0) space_.row_flags[row] |= kRowKeeps;
     scores.count = count;
   }
 
@@ -355,8 +350,7 @@ class BlockTask : public HeadTask {
     const std::uint8_t flags = space_.row_flags[row];
     const std::size_t query = first_ + row;
     // A full mask's keys may have weights, which the gradients then look for one by one.
-    const bool skipped =
-        full_mask_ || (flags & kRowSkipped) != 0 || Limit(query) < problem_.key_length;
+    const bool skipped = full_mask_ || Limit(query) < problem_.key_length;
     const RowResult result{space_.maxima[row], space_.sums[row], (flags & kRowKeeps) != 0, skipped};
     if (direct_) {
       FinishOddRow(query, result, space_.outputs.data());
