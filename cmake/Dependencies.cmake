@@ -2,6 +2,11 @@ if(PROJECT_IS_TOP_LEVEL)
   self_attention_find_torch(IGNORE_TOOLKIT)
 else()
   self_attention_find_torch(USE_TOOLKIT)
+  # What links the library from another folder than this one needs its targets too.
+  get_directory_property(_found IMPORTED_TARGETS)
+  foreach(_target IN LISTS _found)
+    set_property(TARGET ${_target} PROPERTY IMPORTED_GLOBAL TRUE)
+  endforeach()
 endif()
 
 # All private: no public header and no exported link line names them. fmt is header-only since torch

@@ -7,6 +7,7 @@
 #include <self_attention/ops/cpu_target.h>
 #include <self_attention/self_attention.h>
 #include <torch/autograd.h>
+#include <torch/cuda.h>
 
 #include <cmath>
 #include <limits>
@@ -326,15 +327,27 @@ TEST(Attention, AutocastCastsInputsAndNotTheMask) {
   EXPECT_TRUE(near(output, expected(inputs, mask), 3e-2));
 }
 
-/// LibTorch's SDPA as CUDA gets it, on CPU tensors.
-TEST(SdpaAttention, EqualsTheFormula) {
+/// LibTorch's SDPA as CUDA gets it, on CPU tensors, and by the op where there is a CUDA device.
+class SdpaAttention : public ::testing::TestWithParam<c10::DeviceType> {
+ protected:
+  static torch::Tensor attention_on_device(const Inputs& inputs, const torch::Tensor& mask,
+                                           bool causal) {
+    if (GetParam() == at::kCPU) {
+      return aten::attention({inputs.query, inputs.key, inputs.value, mask, 0.35, causal});
+    }
+    const auto move = [](const torch::Tensor& tensor) { return tensor.to(GetParam()); };
+    return run({move(inputs.query), move(inputs.key), move(inputs.value)},
+               mask.defined() ? move(mask) : mask, causal);
+  }
+};
+
+TEST_P(SdpaAttention, EqualsTheFormula) {
   for (const bool causal : {false, true}) {
     const Inputs inputs = make_inputs(5, 7);
     for (const auto& mask :
          {torch::Tensor(), torch::rand({2, 1, 1, 7}) > 0.4, torch::zeros({7}),
           torch::rand({5, 1}) > 0.5, torch::rand({2, 3, 5, 7}), torch::ones({})}) {
-      const auto output =
-          aten::attention({inputs.query, inputs.key, inputs.value, mask, 0.35, causal});
+      const auto output = attention_on_device(inputs, mask, causal);
       EXPECT_TRUE(near(output, expected(inputs, mask, causal), 4e-6))
           << causal << " " << (mask.defined() ? c10::str(mask.sizes()) : "no mask");
       EXPECT_TRUE(output.transpose(1, 2).is_contiguous());
@@ -342,19 +355,23 @@ TEST(SdpaAttention, EqualsTheFormula) {
   }
   const Inputs none = {torch::randn({2, 3, 5, 8}), torch::randn({2, 3, 0, 8}),
                        torch::randn({2, 3, 0, 4})};
-  EXPECT_TRUE(bit_equal(aten::attention({none.query, none.key, none.value, {}, 0.35, true}),
-                        torch::zeros({2, 3, 5, 4})));
+  EXPECT_TRUE(bit_equal(attention_on_device(none, {}, true), torch::zeros({2, 3, 5, 4})));
 }
 
-TEST(SdpaAttention, IgnoresKeysThatNoQueryKeeps) {
+TEST_P(SdpaAttention, IgnoresKeysThatNoQueryKeeps) {
   Inputs inputs = make_inputs(5, 7);
   const auto mask = torch::tensor({1, 1, 1, 1, 1, 1, 0});
   const auto right = expected(inputs, mask);
   inputs.key = inputs.key.clone();
   inputs.key.select(2, 6).fill_(kNaN);
-  EXPECT_TRUE(near(aten::attention({inputs.query, inputs.key, inputs.value, mask, 0.35, false}),
-                   right, 4e-6));
+  EXPECT_TRUE(near(attention_on_device(inputs, mask, false), right, 4e-6));
 }
+
+INSTANTIATE_TEST_SUITE_P(, SdpaAttention,
+                         ::testing::ValuesIn(torch::cuda::is_available()
+                                                 ? std::vector{at::kCPU, at::kCUDA}
+                                                 : std::vector{at::kCPU}),
+                         [](const auto& info) { return c10::DeviceTypeName(info.param, true); });
 
 TEST(CpuTarget, IsChosenByName) {
   const auto targets = cpu_targets();

@@ -13,7 +13,7 @@ namespace self_attention::testing {
 
 /// The elements in row-major order, as the comparisons of `self-attention parity` take them.
 inline std::vector<double> elements(const torch::Tensor& tensor) {
-  const torch::Tensor flat = tensor.detach().to(torch::kFloat64).contiguous();
+  const torch::Tensor flat = tensor.detach().to(torch::kCPU, torch::kFloat64).contiguous();
   return {flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel()};
 }
 
