@@ -14,9 +14,9 @@ std::string library_path() {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&library_path), &info) == 0)
     return "libself_attention.so";
-  std::error_code none;
-  const std::filesystem::path path = std::filesystem::absolute(info.dli_fname, none);
-  return none ? info.dli_fname : path.lexically_normal().string();
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(info.dli_fname, error);
+  return error ? info.dli_fname : path.lexically_normal().string();
 }
 
 /// Whether another copy has registered the ops. Decided once, before this copy registers any.

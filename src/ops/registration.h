@@ -36,4 +36,4 @@ class Registration {
   static void C10_CONCATENATE(fill_, uid)(torch::Library&);                        \
   static const ::self_attention::Registration C10_CONCATENATE(registration_, uid)( \
       key, __FILE__, __LINE__, C10_CONCATENATE(fill_, uid));                       \
-  void C10_CONCATENATE(fill_, uid)(torch::Library & library)
+  void C10_CONCATENATE(fill_, uid)(torch::Library & library)  // NOLINT(bugprone-macro-parentheses)

@@ -21,7 +21,7 @@ const cpu::Kernel* find_kernel(const std::string& name, std::string_view who) {
     if (kernel->name == name) return kernel;
     names += (names.empty() ? "" : ", ") + std::string(kernel->name);
   }
-  TORCH_CHECK_VALUE(false, message(who, "name", "one of " + names, name));
+  C10_THROW_ERROR(ValueError, message(who, "name", "one of " + names, name));
 }
 
 const cpu::Kernel* first_kernel() {
