@@ -159,7 +159,7 @@ TEST_P(Threads, AreLeftAloneInsideAParallelRegion) {
 }
 
 TEST_P(Threads, WithoutMemoryThrowAndComputeRightNextTime) {
-  const Sizes sizes = {6, 130, 1300, false};
+  const Sizes sizes = {4, 8, 1100, false};
   Call call(sizes);
   call.keep_sums();
   const GradientProblem problem = call.gradient_problem();
