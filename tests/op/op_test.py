@@ -93,7 +93,7 @@ class Op(unittest.TestCase):
             lambda: torch.func.grad(lambda query: call(query).sum())(query),
             lambda: torch.vmap(call)(query.unsqueeze(0)),
         ):
-            with self.assertRaisesRegex(ValueError, r"\[attention\] key: expected shape \(N=2, H=3, K, d=8\)"):
+            with self.assertRaisesRegex(ValueError, r"\[attention\] key: expected shape"):
                 transformed()
 
     def test_an_unknown_target_is_refused(self):

@@ -159,7 +159,7 @@ TEST_P(Threads, AreLeftAloneInsideAParallelRegion) {
 }
 
 TEST_P(Threads, WithoutMemoryThrowAndComputeRightNextTime) {
-  const Sizes sizes = {6, 130, 1300, false};
+  const Sizes sizes = {4, 8, 1100, false};
   Call call(sizes);
   call.keep_sums();
   const GradientProblem problem = call.gradient_problem();
@@ -191,6 +191,29 @@ TEST_P(Threads, WithoutMemoryThrowAndComputeRightNextTime) {
         testing::Failing::kOne, in_new_thread, [](const std::string& /*what*/) {});
     EXPECT_GT(allocations, 20U) << threads << " threads";
   }
+}
+
+TEST_P(Threads, KeepLittleMemoryBetweenCalls) {
+  at::set_num_threads(1);
+  const auto allocates_again = [&](const Sizes& sizes) {
+    Call call(sizes);
+    call.keep_sums();
+    Schedule schedule(call.problem, *GetParam(), 1);
+    run_tasks(schedule);
+    const GradientProblem problem = call.gradient_problem();
+    GradientSchedule gradients(problem, *GetParam());
+    run_tasks(gradients);
+    const testing::AllocationFailure failure(1);
+    try {
+      run_tasks(gradients);
+    } catch (const std::bad_alloc&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(allocates_again({1, 60, 16, false}));
+  // Sums of more than 4 MiB.
+  EXPECT_TRUE(allocates_again({1, 70'000, 4, false}));
 }
 
 INSTANTIATE_TEST_SUITE_P(, Threads, ::testing::ValuesIn(kernels().begin(), kernels().end()),

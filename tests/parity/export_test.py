@@ -347,7 +347,8 @@ class CommandTest(FolderTest):
         out = self.folder / "out"
         out.mkdir()
         arguments = ("--out", out, "--variant", "shared_projection", "--filter", "per_head")
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", out], capture_output=True, text=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", out],
+                                 capture_output=True, text=True)
         if mounted.returncode != 0:
             self.skipTest(f"no small file system: {mounted.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", out], check=True)
