@@ -16,7 +16,7 @@ import torch
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MASK_DTYPES = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64,
+    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex128,
 )  # fmt: skip
 # Of results, which are means of numbers of about 1, and of gradients, which are sums.
 ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
@@ -80,6 +80,8 @@ def random_mask(draw, scores):
     mask = mask.to(draw.choice(MASK_DTYPES))
     if mask.is_floating_point():
         mask = torch.where(torch.rand(shape) < 0.2, mask * float("nan"), mask) if draw.random() < 0.3 else -mask
+    elif mask.is_complex():
+        mask = mask * 1j
     way = draw.randrange(6)
     if way == 0 and rank > 1:
         return mask.transpose(-1, -2).contiguous().transpose(-1, -2)
