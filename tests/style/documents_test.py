@@ -39,6 +39,7 @@ TABLE = {
     "./scripts/parity": PARITY,
     "./scripts/parity --variant shared_projection --source my_model.py:MyAttention": PARITY,
     "./scripts/parity --filter NAME": PARITY,
+    "./scripts/parity --torch 2.14.1": HAND,
     "./scripts/setup": CALLER,
     "./scripts/test": CALLER,
     "./scripts/test --all": CALLER,
