@@ -91,7 +91,7 @@ void read_all(const void* data, size_t bytes, int* others, double* times) {
 # About a millisecond.
 ROUNDS = 100_000
 PRODUCT_SIZE = 512
-READS = 3  # of which the one that was disturbed least counts
+READS = 3  # by several threads, which may meet on one core: the fastest counts
 ALIGNMENT = 64
 
 
@@ -152,7 +152,8 @@ class Roofline:
             self.array = torch.ones(size // 4)
         if self.loops is None:
             return size / Timer(self.array.sum, self.threads).sample()
-        return size / min(self.read_seconds() for _ in range(READS))
+        reads = READS if self.threads > 1 else 1
+        return size / min(self.read_seconds() for _ in range(reads))
 
     def read_seconds(self):
         part = self.array.nbytes // self.threads // ALIGNMENT * ALIGNMENT
