@@ -1,8 +1,11 @@
 // A host for models: one of them, called by many threads, fed by a queue that refuses what it
 // cannot hold.
-//   serve load MODEL                        how many requests a second, how fast, in how much
-//   memory serve answer MODEL REQUESTS ANSWERS     with the model's weights or others serve train
-//   MODEL WEIGHTS               weights for `answer --weights`
+//
+//   serve load MODEL                       requests a second, latencies, memory
+//   serve answer MODEL REQUESTS ANSWERS    with the model's weights or others
+//   serve train MODEL WEIGHTS              weights for `answer --weights`
+
+#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <exception>
@@ -13,6 +16,15 @@
 #include "train_command.h"
 
 namespace {
+
+/// Tensors come and go with each request, those of clients' threads among them: where their memory
+/// goes back to the system each time, large requests take a tenth longer.
+void keep_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Serves a model to threads of this program");
@@ -36,6 +48,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_memory();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
