@@ -1,4 +1,3 @@
-
 #include <self_attention/ops/attention.h>
 #include <torch/utils.h>
 

@@ -10,13 +10,16 @@ namespace self_attention {
 namespace {
 
 /// Where the shared library is that holds this function.
-std::string library_path() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<const void*>(&library_path), &info) == 0)
-    return "libself_attention.so";
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(info.dli_fname, error);
-  return error ? info.dli_fname : path.lexically_normal().string();
+const std::string& library_path() {
+  static const std::string path = [] {
+    Dl_info info;
+    const auto* const here = reinterpret_cast<const void*>(&library_path);
+    if (dladdr(here, &info) == 0) return std::string("libself_attention.so");
+    std::error_code error;
+    const std::filesystem::path file = std::filesystem::absolute(info.dli_fname, error);
+    return error ? std::string(info.dli_fname) : file.lexically_normal().string();
+  }();
+  return path;
 }
 
 /// Whether another copy has registered the ops. Decided once, before this copy registers any.

@@ -1,4 +1,3 @@
-
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
 #include "ops/registration.h"

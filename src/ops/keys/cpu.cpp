@@ -1,4 +1,3 @@
-
 #include "backends/cpu/cpu_attention.h"
 #include "backends/reference/attention.h"
 #include "ops/attention_op.h"
