@@ -110,9 +110,9 @@ def compile_loops():
         loops = ctypes.CDLL(str(library))
     loops.multiply_add_rate.restype = ctypes.c_double
     loops.multiply_add_rate.argtypes = [ctypes.c_size_t]
-    numbers, pointer = (ctypes.c_void_p, ctypes.c_size_t), ctypes.POINTER
     loops.read_all.restype = None
-    loops.read_all.argtypes = [*numbers, pointer(ctypes.c_int), pointer(ctypes.c_double)]
+    counter, times = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_double)
+    loops.read_all.argtypes = [ctypes.c_void_p, ctypes.c_size_t, counter, times]
     return loops
 
 
