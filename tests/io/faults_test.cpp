@@ -17,7 +17,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,10 +50,7 @@ double value_of(const FullProjectionAttention& module) {
 
 class IoFaults : public ::testing::TestWithParam<const char*> {
  protected:
-  std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
-  }
+  std::size_t files() const { return io_test::entries(folder_.path()); }
   void write(const FullProjectionAttention& module) const {
     if (fs::path(path_).filename() == "script.pt") return export_torchscript(*module, path_);
     save_state_dict(*module, path_);

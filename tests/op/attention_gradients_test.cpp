@@ -19,15 +19,22 @@ using testing::make_inputs;
 using testing::near;
 using testing::run;
 
+/// Query, key and value to differentiate by.
+std::vector<torch::Tensor> leaves_of(const Inputs& inputs,
+                                     torch::ScalarType type = torch::kFloat32) {
+  std::vector<torch::Tensor> leaves;
+  for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
+    leaves.push_back(tensor.to(type).detach().clone().requires_grad_());
+  }
+  return leaves;
+}
+
 TEST(AttentionGradients, AreThoseOfTheFormula) {
   for (const bool causal : {false, true}) {
     const Inputs inputs = make_inputs(5, 7);
     const auto mask = torch::rand({2, 1, 1, 7}) > 0.3;
     const auto gradients = [&](torch::ScalarType type) {
-      std::vector<torch::Tensor> leaves;
-      for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
-        leaves.push_back(tensor.to(type).detach().requires_grad_());
-      }
+      const auto leaves = leaves_of(inputs, type);
       const auto output = run({leaves[0], leaves[1], leaves[2]}, mask, causal);
       const auto first =
           torch::autograd::grad({output.square().sum()}, leaves, {}, true, /*create_graph=*/true);
@@ -72,10 +79,7 @@ TEST(AttentionGradients, WhereMaskedKeysWin) {
   const auto padding = torch::tensor({1, 1, 0, 1, 0});
   for (const auto& mask : {padding, padding.expand({6, 5}).contiguous()}) {
     const auto gradients = [&](torch::ScalarType type) {
-      std::vector<torch::Tensor> leaves;
-      for (const auto& tensor : {query, key, value}) {
-        leaves.push_back(tensor.to(type).detach().requires_grad_());
-      }
+      const auto leaves = leaves_of({query, key, value}, type);
       run({leaves[0], leaves[1], leaves[2]}, mask).square().sum().backward();
       return leaves;
     };
@@ -90,10 +94,7 @@ TEST(AttentionGradients, WhereMaskedKeysWin) {
 
 TEST(AttentionGradients, AQueryOfNaNLeavesHiddenKeysWithoutAny) {
   const Inputs inputs = make_inputs(5, 7);
-  std::vector<torch::Tensor> leaves;
-  for (const auto& tensor : {inputs.query, inputs.key, inputs.value}) {
-    leaves.push_back(tensor.detach().clone().requires_grad_());
-  }
+  const auto leaves = leaves_of(inputs);
   leaves[0].detach().select(2, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   run({leaves[0], leaves[1], leaves[2]}, torch::tensor({1, 1, 0, 1, 1, 1, 0})).sum().backward();
   for (const auto& leaf : {leaves[1], leaves[2]}) {

@@ -1,11 +1,19 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
 namespace self_attention::io_test {
+
+/// How many files and folders are in a folder.
+inline std::size_t entries(const std::filesystem::path& folder) {
+  using Iterator = std::filesystem::directory_iterator;
+  return static_cast<std::size_t>(std::distance(Iterator(folder), Iterator()));
+}
 
 /// A new folder that goes, with all in it, when the object does.
 class TemporaryFolder {

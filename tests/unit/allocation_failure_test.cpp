@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -21,11 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::fail_each_allocation;
 using testing::Failing;
-
-std::size_t entries(const fs::path& folder) {
-  return static_cast<std::size_t>(
-      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
-}
 
 std::size_t open_files() { return entries("/proc/self/fd"); }
 

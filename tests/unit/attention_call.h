@@ -11,6 +11,7 @@
 
 #include "backends/cpu/kernel/attention_problem.h"
 #include "backends/cpu/kernel/float16.h"
+#include "backends/cpu/kernel/schedule.h"
 #include "support/guarded_memory.h"
 
 namespace self_attention::cpu {
@@ -336,5 +337,12 @@ class Call {
   GuardedMemory grad_output_, grad_query_, grad_key_, grad_value_, row_maxima_, row_sums_;
   AttentionProblem problem_;
 };
+
+/// All tasks, one after the other.
+inline void run(TaskList& list, Workspace& space) {
+  for (std::size_t round = 0; round < TaskList::kRounds; ++round) {
+    for (std::size_t task = 0; task < list.tasks(round); ++task) list.run(round, task, space);
+  }
+}
 
 }  // namespace self_attention::cpu

@@ -18,11 +18,7 @@ namespace {
 
 void run(TaskList& list) {
   Workspace space;
-  for (std::size_t round = 0; round < TaskList::kRounds; ++round) {
-    for (std::size_t task = 0; task < list.tasks(round); ++task) {
-      list.run(round, task, space);
-    }
-  }
+  run(list, space);
 }
 
 void run_on_threads(TaskList& list, std::size_t count) {

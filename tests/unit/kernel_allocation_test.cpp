@@ -15,12 +15,6 @@ namespace {
 using testing::fail_each_allocation;
 using testing::Failing;
 
-void run(TaskList& list, Workspace& space) {
-  for (std::size_t round = 0; round < TaskList::kRounds; ++round) {
-    for (std::size_t task = 0; task < list.tasks(round); ++task) list.run(round, task, space);
-  }
-}
-
 class KernelsWithoutMemory : public ::testing::TestWithParam<const Kernel*> {};
 
 TEST_P(KernelsWithoutMemory, ThrowAndComputeRightNextTime) {

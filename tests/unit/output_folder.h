@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -37,10 +36,7 @@ class OutputFolder : public ::testing::Test {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 ? status.st_mode & 07777U : 0;
   }
-  std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
-  }
+  std::size_t files() const { return entries(folder_); }
 
   TemporaryFolder temporary_;
   const fs::path folder_ = temporary_.path();
