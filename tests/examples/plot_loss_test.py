@@ -3,23 +3,19 @@
 import importlib.util
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "plot_loss.py"
-sys.path.insert(0, str(SCRIPT.parent))
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "plot_loss.py"
+sys.path[:0] = [str(SCRIPT.parent), str(ROOT / "tests" / "support")]
 HEADER = "step,loss,validation_loss,learning_rate,tokens_per_second,seconds\n"
 
 import plot_loss
+from folder_test import FolderTest
 
 
-class PlotLossTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class PlotLossTest(FolderTest):
     def write(self, text):
         path = self.folder / "loss.csv"
         path.write_text(text)

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 
 import reference_modules
 from reference_spec import VARIANTS
@@ -52,6 +53,18 @@ def write_weights(parameters, path):
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in parameters.items()},
               path)
     return path
+
+
+def export_forms(test, probe, forms, **more):
+    """For each (variant, form) the class and the file of its archive, in the test's folder."""
+    jobs, made = [], []
+    for index, (variant, form) in enumerate(forms):
+        module, out = make_class(variant), test.folder / f"archive{index}.pt"
+        weights = write_weights(module.state_dict(), test.folder / f"{variant}.safetensors")
+        jobs.append(job(variant, weights, out, 8, 2, **more, **form))
+        made.append((module, out))
+    test.assertEqual(export_all(probe, jobs), ["ok"] * len(jobs))
+    return made
 
 
 def same_bits(actual, expected):

@@ -4,13 +4,12 @@ torchscript_fused_test.py TORCHSCRIPT_PROBE SELF_ATTENTION_BINARY FUSED_ARCHIVE_
 
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 import torch
-from archives import (FORMS, MASK, export_all, job, make_class, make_inputs, run_program, same_bits,
+from archives import (FORMS, MASK, export_forms, make_class, make_inputs, run_program, same_bits,
                       write_weights)
+from folder_test import FolderTest
 
 PROBE, TOOL, RUNNER, BARE_RUNNER, LIBRARY = sys.argv[1:6]
 del sys.argv[1:6]
@@ -24,22 +23,9 @@ def call_op(variant, module, tensors, mask):
     return getattr(OPS, f"{variant}_attention")(*tensors, mask, *module.parameters(), 2)
 
 
-class FusedTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class FusedTest(FolderTest):
     def export_forms(self, forms):
-        """For each (variant, form) the class and the file of its archive."""
-        jobs, made = [], []
-        for index, (variant, form) in enumerate(forms):
-            module, out = make_class(variant), self.folder / f"archive{index}.pt"
-            weights = write_weights(module.state_dict(), self.folder / f"{variant}.safetensors")
-            jobs.append(job(variant, weights, out, 8, 2, ops="fused", **form))
-            made.append((module, out))
-        self.assertEqual(export_all(PROBE, jobs), ["ok"] * len(jobs))
-        return made
+        return export_forms(self, PROBE, forms, ops="fused")
 
     def export(self, variant, **form):
         return self.export_forms([(variant, form)])[0]

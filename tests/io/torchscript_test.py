@@ -7,14 +7,13 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 import warnings
-from pathlib import Path
 
 import torch
-from archives import (FORMS, MASK, export_all, job, make_class, make_inputs, run_program, same_bits,
-                      write_weights)
+from archives import (FORMS, MASK, export_all, export_forms, make_class, make_inputs, run_program,
+                      same_bits, write_weights)
+from folder_test import FolderTest
 
 from reference_spec import VARIANTS
 
@@ -26,11 +25,9 @@ def call_class(module, tensors, mask):
     return module(*tensors, mask=mask)
 
 
-class ExportTest(unittest.TestCase):
+class ExportTest(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         self.out = self.folder / "model.pt"
 
     def run_tool(self, *words, **options):
@@ -68,14 +65,7 @@ class ExportTest(unittest.TestCase):
 
     def archives(self, forms):
         """For each (variant, form) the class and its exported archive, loaded and as a file."""
-        jobs, made = [], []
-        for index, (variant, form) in enumerate(forms):
-            module, weights = self.weights(variant)
-            out = self.folder / f"archive{index}.pt"
-            jobs.append(job(variant, weights, out, 8, 2, **form))
-            made.append((module, out))
-        self.assertEqual(export_all(PROBE, jobs), ["ok"] * len(jobs))
-        return [(module, torch.jit.load(out), out) for module, out in made]
+        return [(module, torch.jit.load(out), out) for module, out in export_forms(self, PROBE, forms)]
 
     def archive(self, variant, **form):
         """The class and its exported archive, loaded."""

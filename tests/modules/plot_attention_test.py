@@ -4,16 +4,17 @@ import contextlib
 import importlib.util
 import io
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 
 import plot_attention
 import safetensors.torch
 import torch
+from folder_test import FolderTest
 
 needs_matplotlib = unittest.skipUnless(importlib.util.find_spec("matplotlib"), "no matplotlib")
 PNG = b"\x89PNG"
@@ -23,11 +24,9 @@ def weights(*shape):
     return torch.softmax(torch.randn(shape, generator=torch.Generator().manual_seed(0)), -1)
 
 
-class Plot(unittest.TestCase):
+class Plot(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         self.whole = weights(2, 3, 4, 5)
 
     def save(self, name, content):

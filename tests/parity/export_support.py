@@ -8,7 +8,6 @@ import contextlib
 import io
 import os
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -16,9 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 USER_MODULE = ROOT / "tests" / "parity" / "user_module.py"
 DOCUMENTS = Path(os.environ.get("SELF_ATTENTION_DOCUMENTS", ROOT.parent / "shared" / "documents"))
-sys.path.insert(0, str(SCRIPTS))
+sys.path[:0] = [str(SCRIPTS), str(ROOT / "tests" / "support")]
 
 import export_reference
+import folder_test
 from reference_spec import VARIANTS
 
 needs_documents = unittest.skipUnless(
@@ -42,13 +42,8 @@ def run_export(*arguments):
     return status, out.getvalue(), err.getvalue()
 
 
-class FolderTest(unittest.TestCase):
-    """A test with a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+class FolderTest(folder_test.FolderTest):
+    """A test with a folder of its own to export into."""
 
     def write(self, name, text):
         path = self.folder / name

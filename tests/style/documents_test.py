@@ -11,13 +11,15 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 from collections import namedtuple
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
+
+from folder_test import FolderTest
+
 BUILD = Path(sys.argv.pop(1)).resolve()
 SLOW = "--slow" in sys.argv
 if SLOW:
@@ -138,12 +140,7 @@ def documented():
     return found
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class CommandsTest(FolderTest):
     def run_command(self, command):
         for place, value in PLACES.items():
             command = re.sub(rf"\b{place}\b", value, command)
@@ -155,7 +152,7 @@ class Folder(unittest.TestCase):
         return run.stdout
 
 
-class Documents(Folder):
+class Documents(CommandsTest):
     def test_the_table_is_that_of_the_documents(self):
         found = documented()
         self.assertEqual(sorted(found.keys() - TABLE.keys()), [], "in the documents alone")
@@ -217,7 +214,7 @@ class Documents(Folder):
         self.assertTrue((self.folder / "models" / "shared_projection" / "1" / "model.pt").exists())
 
 
-class Parity(Folder):
+class Parity(CommandsTest):
     def test_it_runs_as_it_stands(self):
         text = (ROOT / "tests/parity/user_module.py").read_text()
         (self.folder / "my_model.py").write_text(f"{text}\n\nclass MyAttention(CrossAttention):\n    pass\n")
