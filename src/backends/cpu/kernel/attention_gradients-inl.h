@@ -195,15 +195,16 @@ class GradientTask : public BlockTask {
 
   void RunQueries(std::size_t row, std::size_t rows, std::size_t from, std::size_t keys) {
     if (Limit(row + rows - 1) <= from) return;
+    groups_ = RowGroups(rows);
     RowScores scores[kQueryBlock];
     if (!CountKeys(row, rows, from, keys, scores)) return;
     WidenRows({scores, rows}, keys);
     const float* queries = CopyRows(queries_, problem_.head_dim, {row, rows}, space_.queries);
     const float* gradients =
         CopyRows(grad_results_, problem_.value_dim, {row, rows}, space_.grad_outputs);
-    MultiplyKeys({queries, head_width_, problem_.head_dim}, space_.keys.data(), {scores, rows});
+    MultiplyKeys({queries, head_width_, problem_.head_dim}, space_.keys.data(), scores);
     MultiplyKeys({gradients, output_width_, problem_.value_dim}, space_.value_columns.data(),
-                 {scores, rows}, kOffset);
+                 scores, kOffset);
     for (std::size_t i = 0; i < rows; ++i) {
       const float sum = sums_[row + i];
       if (sum <= 0) scores[i].count = 0;
@@ -218,18 +219,18 @@ class GradientTask : public BlockTask {
     if (wanted_.grad_key.data != nullptr) {
       AddByKeys({scores, rows}, kOffset, queries, head_width_, space_.grad_keys.data());
     }
-    if (wanted_.grad_query.data != nullptr) AddToQueries({scores, rows}, row, keys);
+    if (wanted_.grad_query.data != nullptr) AddToQueries(scores, row, keys);
   }
 
   /// Rows that are multiplied together are of one width, in whole blocks of a transposed product's
   /// rows, and none is narrower than the one before it: where they do not grow of themselves, as
   /// under causality, all are as wide as the widest.
-  static void WidenRows(std::span<RowScores> scores, std::size_t keys) {
+  void WidenRows(std::span<RowScores> scores, std::size_t keys) const {
     if (!std::ranges::is_sorted(scores, {}, &RowScores::count)) {
       const std::size_t width = std::ranges::max(scores, {}, &RowScores::count).count;
       for (RowScores& row : scores) row.width = width;
     } else {
-      WidenGroups(scores.data(), scores.size());
+      WidenGroups(scores.data());
     }
     for (RowScores& row : scores) {
       row.width = std::min(hwy::RoundUpTo(row.width, kBlockRows), keys);
@@ -270,13 +271,11 @@ class GradientTask : public BlockTask {
     }
   }
 
-  void AddToQueries(std::span<const RowScores> scores, std::size_t row, std::size_t keys) {
-    const std::size_t rows = scores.size();
-    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
+  void AddToQueries(const RowScores* scores, std::size_t row, std::size_t keys) {
     for (std::size_t column = 0; column < problem_.head_dim; column += kPanel) {
-      for (std::size_t group = 0; group < groups; ++group) {
-        const std::size_t start = GroupStart(group, groups, rows);
-        Multiply(GroupStart(group + 1, groups, rows) - start, kPanel,
+      for (std::size_t group = 0; group < groups_.count(); ++group) {
+        const std::size_t start = groups_.start(group);
+        Multiply(groups_.rows(group), kPanel,
                  {.a = scores[start].scores + kOffset,
                   .a_stride = kScoreStride,
                   .b = space_.key_rows.data() + column * keys,

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <array>
 #include <cfloat>
 #include <cmath>
 #include <span>
@@ -29,6 +30,23 @@ inline constexpr std::size_t kScoreStride = kKeyBlock + 16;
 enum RowFlag : std::uint8_t {
   kRowKeeps = 1,    // it keeps a key
   kRowStarted = 2,  // its block's results have begun
+};
+
+/// The rows of a block in groups as even as can be, each at most a product's register block: few
+/// rows take almost as long as many.
+class RowGroups {
+ public:
+  explicit RowGroups(std::size_t rows = 0) : count_((rows + kBlockRows - 1) / kBlockRows) {
+    for (std::size_t group = 1; group <= count_; ++group) starts_[group] = group * rows / count_;
+  }
+
+  std::size_t count() const { return count_; }
+  std::size_t start(std::size_t group) const { return starts_[group]; }
+  std::size_t rows(std::size_t group) const { return starts_[group + 1] - starts_[group]; }
+
+ private:
+  std::size_t count_;
+  std::array<std::size_t, kQueryBlock / kBlockRows + 1> starts_ = {};
 };
 
 /// Some queries of one head.
@@ -51,7 +69,7 @@ class BlockTask : public HeadTask {
       if (from >= Limit(queries.end - 1)) break;
       const std::size_t keys = std::min(part, key_count_ - from);
       Pack(from, keys);
-      // As even as can be: few rows take almost as long as many.
+      // As even as groups are.
       const std::size_t blocks = (count_ + kQueryBlock - 1) / kQueryBlock;
       for (std::size_t block = 0; block < blocks; ++block) {
         const std::size_t row = block * count_ / blocks;
@@ -151,13 +169,14 @@ class BlockTask : public HeadTask {
 
   /// A few products of many rows take less from the second-level cache than packing costs.
   bool ReadsValuesInPlace() const {
-    constexpr std::size_t kMostQueries = kBlockRows >= 12 ? 128 : 0;
+    constexpr std::size_t kMostQueries = kBlockRows >= 12 ? 128 : 32;
     return count_ <= kMostQueries && kept_ == nullptr && problem_.kind == ElementKind::kFloat32 &&
            values_.stride == 1 && values_.row_stride > 0 && problem_.value_dim % kLanes == 0;
   }
 
   void RunQueries(std::size_t row, std::size_t rows, std::size_t from, std::size_t keys) {
     if (Limit(first_ + row + rows - 1) <= from) return;
+    groups_ = RowGroups(rows);
     ReadQueries(row, rows);
     for (std::size_t block = from; block < from + keys; block += kKeyBlock) {
       RunBlock(row, rows, block, std::min(kKeyBlock, from + keys - block));
@@ -187,11 +206,12 @@ class BlockTask : public HeadTask {
     RowScores scores[kQueryBlock];
     if (!CountKeys(row, rows, block, keys, scores)) return;
     const float* panels = space_.keys.data() + (block - part_from_) * problem_.head_dim;
-    MultiplyKeys({query_rows_, query_stride_, problem_.head_dim}, panels, {scores, rows});
-    float rescale[kQueryBlock + kFolded];
+    MultiplyKeys({query_rows_, query_stride_, problem_.head_dim}, panels, scores);
+    float scale[kQueryBlock + kFolded];  // of what is in the output, or where direct of the product
     for (std::size_t i = 0; i < rows; i += kFolded) {
       ToWeights(scores + i, std::min(kFolded, rows - i),
-                {space_.maxima.data() + row + i, space_.sums.data() + row + i, rescale + i},
+                {space_.maxima.data() + row + i, space_.sums.data() + row + i,
+                 direct_ ? nullptr : scale + i},
                 factor_);
     }
     if (drops()) {
@@ -200,9 +220,9 @@ class BlockTask : public HeadTask {
       }
     }
     if (direct_) {
-      for (std::size_t i = 0; i < rows; ++i) rescale[i] = 1.0F / space_.sums[row + i];
+      for (std::size_t i = 0; i < rows; ++i) scale[i] = 1.0F / space_.sums[row + i];
     }
-    MultiplyValues(scores, row, rows, block, rescale);
+    MultiplyValues(scores, row, block, scale);
   }
 
   /// For weights of the packed keys from `key` on.
@@ -217,11 +237,6 @@ class BlockTask : public HeadTask {
     std::size_t depth;
   };
 
-  /// Rows of a product's register block start here; they are of one width.
-  static std::size_t GroupStart(std::size_t group, std::size_t groups, std::size_t rows) {
-    return group * rows / groups;
-  }
-
   /// Where LibTorch's own products are more exact than one long sum, and ours should be: of few
   /// keys, and of few queries, which come here for their gradients alone.
   bool SumsInPieces() const {
@@ -231,13 +246,15 @@ class BlockTask : public HeadTask {
   }
 
   /// Rows by the panels of a block of keys; the results go `offset` behind the rows' scores.
-  void MultiplyKeys(const LeftRows& left, const float* panels, std::span<const RowScores> scores,
+  void MultiplyKeys(const LeftRows& left, const float* panels, const RowScores* scores,
                     std::ptrdiff_t offset = 0) const {
-    const std::size_t rows = scores.size();
-    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
-    for (std::size_t key = 0; key < kKeyBlock; key += kPanel) {
-      for (std::size_t group = 0; group < groups; ++group) {
-        const std::size_t start = GroupStart(group, groups, rows);
+    std::size_t widest = 0;
+    for (std::size_t group = 0; group < groups_.count(); ++group) {
+      widest = std::max(widest, scores[groups_.start(group)].width);
+    }
+    for (std::size_t key = 0; key < widest; key += kPanel) {
+      for (std::size_t group = 0; group < groups_.count(); ++group) {
+        const std::size_t start = groups_.start(group);
         const RowScores& first = scores[start];
         if (key >= first.width) continue;
         const Product product = {.a = left.data + start * left.stride,
@@ -247,20 +264,18 @@ class BlockTask : public HeadTask {
                                  .depth = left.depth,
                                  .c = first.scores + offset + key,
                                  .c_stride = kScoreStride};
-        const std::size_t count = GroupStart(group + 1, groups, rows) - start;
         const std::size_t columns = std::min(kPanel, first.width - key);
         if (SumsInPieces()) {
-          MultiplyInPieces(count, columns, product);
+          MultiplyInPieces(groups_.rows(group), columns, product);
         } else {
-          Multiply(count, columns, product);
+          Multiply(groups_.rows(group), columns, product);
         }
       }
     }
   }
 
-  void MultiplyValues(const RowScores* scores, std::size_t row, std::size_t rows, std::size_t block,
+  void MultiplyValues(const RowScores* scores, std::size_t row, std::size_t block,
                       const float* scale) {
-    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
     std::uint8_t& flags = space_.row_flags[row];
     const bool started = (flags & kRowStarted) != 0;
     flags |= kRowStarted;
@@ -270,10 +285,9 @@ class BlockTask : public HeadTask {
     for (std::size_t column = 0; column < problem_.value_dim; column += kPanel) {
       const float* panel =
           value_rows_ + column * column_stride_ + (block - part_from_) * value_stride_;
-      for (std::size_t group = 0; group < groups; ++group) {
-        const std::size_t start = GroupStart(group, groups, rows);
-        Multiply(GroupStart(group + 1, groups, rows) - start,
-                 std::min(kPanel, problem_.value_dim - column),
+      for (std::size_t group = 0; group < groups_.count(); ++group) {
+        const std::size_t start = groups_.start(group);
+        Multiply(groups_.rows(group), std::min(kPanel, problem_.value_dim - column),
                  {.a = scores[start].scores,
                   .a_stride = kScoreStride,
                   .b = panel,
@@ -301,7 +315,7 @@ class BlockTask : public HeadTask {
         any = any || scores[i].count > 0;
       }
     }
-    if (!uniform_) WidenGroups(scores, rows);
+    if (!uniform_) WidenGroups(scores);
     return any;
   }
 
@@ -323,14 +337,12 @@ class BlockTask : public HeadTask {
   }
 
   /// Rows that are multiplied together are of one width.
-  static void WidenGroups(RowScores* scores, std::size_t rows) {
-    const std::size_t groups = (rows + kBlockRows - 1) / kBlockRows;
-    for (std::size_t group = 0; group < groups; ++group) {
-      const std::size_t start = GroupStart(group, groups, rows);
-      const std::size_t end = GroupStart(group + 1, groups, rows);
+  void WidenGroups(RowScores* scores) const {
+    for (std::size_t group = 0; group < groups_.count(); ++group) {
+      const std::span rows(scores + groups_.start(group), groups_.rows(group));
       std::size_t width = 0;
-      for (std::size_t i = start; i < end; ++i) width = std::max(width, scores[i].count);
-      for (std::size_t i = start; i < end; ++i) scores[i].width = width;
+      for (const RowScores& row : rows) width = std::max(width, row.count);
+      for (RowScores& row : rows) row.width = width;
     }
   }
 
@@ -370,6 +382,7 @@ class BlockTask : public HeadTask {
   bool uniform_ = false;  // every query sees every packed key
   bool direct_ = false;   // one block of keys, whose products are the output's own rows
   std::size_t part_from_ = 0;
+  RowGroups groups_;                   // of the block of queries
   const float* query_rows_ = nullptr;  // of the block of queries, where products read them
   std::size_t query_stride_ = 0;
   const float* value_rows_ = nullptr;  // of the part's keys, where products read them

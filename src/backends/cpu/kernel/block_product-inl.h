@@ -23,8 +23,8 @@ inline constexpr std::size_t kPanel = 2 * kLanes;
 inline constexpr std::size_t kBlockRows = kLanes == 16 ? 12 : kLanes > 1 ? 6 : 4;
 
 /// c (rows × columns) = result_scale · (row_scale · c + a (rows × depth) · b (depth × columns));
-/// without row_scale what was in c does not count, without result_scale it is one. A transposed a
-/// is (depth × rows). Each sum runs
+/// without row_scale what was in c does not count, without result_scale it is one. Where the
+/// product is added, it is first summed by itself. A transposed a is (depth × rows). Each sum runs
 /// over the depth in order, so that a row's result does not depend on the rows beside it.
 struct Product {
   const float* a;
@@ -36,6 +36,7 @@ struct Product {
   std::size_t c_stride;
   const float* row_scale = nullptr;
   const float* result_scale = nullptr;
+  bool added = false;  // to what is in c; without the scales
 };
 
 /// Keeps the compiler from making more pointers of this one.
@@ -86,6 +87,16 @@ HWY_NOINLINE void Multiply(const Product& product) {
       HidePointer(a[i]);
     }
   }
+  if (product.added) {
+#pragma GCC unroll 16
+    for (std::size_t row = 0; row < kRowCount; ++row) {
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const float* c = product.c + row * product.c_stride + v * kLanes;
+        sums[row][v] = hn::Add(hn::LoadU(d, c), sums[row][v]);
+      }
+    }
+  }
   if (product.result_scale != nullptr) {
 #pragma GCC unroll 16
     for (std::size_t row = 0; row < kRowCount; ++row) {
@@ -121,30 +132,17 @@ HWY_INLINE void Multiply(std::size_t rows, std::size_t columns, const Product& p
   }
 }
 
-/// The same product without row_scale, as a sum of sums over short pieces of the depth: a third of
-/// the rounding error, for more time.
-HWY_INLINE void MultiplyInPieces(std::size_t rows, std::size_t columns, const Product& product) {
+/// The same product without scales, as a sum of sums over short pieces of the depth: a third of the
+/// rounding error, for more time.
+HWY_INLINE void MultiplyInPieces(std::size_t rows, std::size_t columns, Product product) {
   constexpr std::size_t kPiece = 16;
-  const F32 d;
-  HWY_ALIGN float part[kBlockRows * kPanel];
-  for (std::size_t from = 0; from < product.depth; from += kPiece) {
-    Product piece = product;
-    piece.a += from;
-    piece.b += from * product.b_stride;
-    piece.depth = std::min(kPiece, product.depth - from);
-    if (from == 0) {
-      Multiply(rows, columns, piece);
-      continue;
-    }
-    piece.c = part;
-    piece.c_stride = kPanel;
-    Multiply(rows, columns, piece);
-    for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t column = 0; column < columns; column += kLanes) {
-        float* sum = product.c + row * product.c_stride + column;
-        hn::StoreU(hn::Add(hn::LoadU(d, sum), hn::Load(d, part + row * kPanel + column)), d, sum);
-      }
-    }
+  for (std::size_t rest = product.depth;; product.added = true) {
+    product.depth = std::min(kPiece, rest);
+    Multiply(rows, columns, product);
+    rest -= product.depth;
+    if (rest == 0) return;
+    product.a += kPiece;
+    product.b += kPiece * product.b_stride;
   }
 }
 

@@ -68,8 +68,7 @@ class RowTask : public HeadTask {
       const RowScores row = {Scores(head), count_, width, nullptr};
       float max[kFolded] = {-FLT_MAX};
       float sum[kFolded] = {};
-      float rescale[kFolded];
-      ToWeights(&row, 1, {max, sum, rescale}, factor_);
+      ToWeights(&row, 1, {max, sum, nullptr}, factor_);
       if (drops()) {
         const std::size_t of_head = head * problem_.query_length + query;
         DropWeights(row, DropoutOf(of_head, space_.kept_keys.data(), 0));

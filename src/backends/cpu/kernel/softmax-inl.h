@@ -31,7 +31,7 @@ struct RowScores {
 struct RowStates {
   float* max;      // of the scores so far
   float* sum;      // of the weights so far
-  float* rescale;  // out: of what was summed before these scores
+  float* rescale;  // out: of what was summed before these scores; nullptr: nothing was
 };
 
 /// Lanes whose byte of a mask is zero; of fewer than a vector's width no more are read.
@@ -115,7 +115,6 @@ HWY_INLINE void ToWeights(const RowScores* rows, std::size_t count, const RowSta
     lanes[row] = row < count ? MaskAndMax(rows[row]) : hn::Zero(d);
   }
   const auto old_max = hn::LoadU(df, states.max);
-  const auto old_sum = hn::LoadU(df, states.sum);
   const auto max =
       hn::Max(old_max, FoldLanes(lanes, [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }));
   HWY_ALIGN float maxima[kFolded];
@@ -125,12 +124,17 @@ HWY_INLINE void ToWeights(const RowScores* rows, std::size_t count, const RowSta
     lanes[row] = row < count ? Weights(rows[row], maxima[row], factor) : hn::Zero(d);
   }
   const auto new_sum = FoldLanes(lanes, [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); });
+  const auto first = hn::FirstN(df, count);
+  hn::BlendedStore(max, first, df, states.max);
+  if (states.rescale == nullptr) {
+    hn::BlendedStore(new_sum, first, df, states.sum);
+    return;
+  }
+  const auto old_sum = hn::LoadU(df, states.sum);
   // Nothing to rescale yet, or nothing to rescale by.
   const auto stays = hn::Or(hn::Eq(old_sum, hn::Zero(df)), hn::Eq(old_max, max));
   const auto rescale = hn::IfThenElse(
       stays, hn::Set(df, 1.0F), Exp2(df, hn::Mul(hn::Sub(old_max, max), hn::Set(df, factor))));
-  const auto first = hn::FirstN(df, count);
-  hn::BlendedStore(max, first, df, states.max);
   hn::BlendedStore(hn::Add(hn::Mul(old_sum, rescale), new_sum), first, df, states.sum);
   hn::BlendedStore(rescale, first, df, states.rescale);
 }
