@@ -43,12 +43,13 @@ struct Lengths {
 };
 
 /// Around the limits of the path for few queries (4), of register blocks (6, 12), of query blocks
-/// (48), of panels (16, 32) and of key blocks (256, 512).
+/// (48), of panels (16, 32) and of key blocks (256, 512), the last up to 16 longer.
 const std::vector<Lengths> kLengths = {
     {2, 2, 1, 1},    {1, 2, 1, 31},   {2, 1, 1, 511},  {1, 2, 1, 513}, {1, 2, 3, 1025},
     {2, 2, 4, 16},   {2, 2, 5, 15},   {1, 3, 6, 17},   {1, 2, 7, 32},  {2, 2, 11, 33},
     {1, 2, 12, 255}, {1, 2, 13, 256}, {1, 2, 47, 257}, {1, 1, 48, 64}, {2, 1, 49, 31},
-    {1, 1, 95, 511}, {1, 1, 97, 513}, {1, 2, 33, 1},   {1, 1, 200, 9}, {3, 1, 64, 64}};
+    {1, 1, 95, 511}, {1, 1, 97, 513}, {1, 2, 33, 1},   {1, 1, 200, 9}, {3, 1, 64, 64},
+    {1, 2, 14, 272}, {2, 1, 46, 273}, {1, 1, 50, 529}};
 
 /// How a tensor lies in memory.
 enum class Layout { kAsModulesGiveIt, kContiguous, kSliced, kEverySecondColumn, kExpandedBatch };

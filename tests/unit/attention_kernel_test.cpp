@@ -59,7 +59,8 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   const std::vector<Shape> shapes = {
       {1, 2, 9, 9, 32, 32}, {2, 3, 5, 17, 7, 7},    {1, 2, 49, 33, 16, 80}, {1, 1, 13, 257, 3, 1},
-      {2, 2, 1, 7, 64, 64}, {1, 2, 4, 515, 59, 33}, {1, 1, 97, 530, 8, 20}, {1, 1, 3, 1, 1, 1}};
+      {2, 2, 1, 7, 64, 64}, {1, 2, 4, 515, 59, 33}, {1, 1, 97, 530, 8, 20}, {1, 1, 3, 1, 1, 1},
+      {1, 1, 50, 272, 2, 16}};
   for (const Shape& shape : shapes) {
     for (const auto kind : {ElementKind::kFloat32, ElementKind::kBFloat16, ElementKind::kFloat16}) {
       for (const auto mask :
@@ -75,7 +76,9 @@ std::vector<Case> cases() {
   // More blocks of keys than one, where causality begins.
   all.push_back({{1, 1, 300, 290, 4, 4}, ElementKind::kFloat32, MaskKind::kNone, true});
   // Keys and values so wide that they are packed in parts, or read where they lie.
-  all.push_back({{1, 1, 6, 800, 500, 16}, ElementKind::kFloat32, MaskKind::kNone, false});
+  for (const std::size_t keys : {784, 785, 800}) {
+    all.push_back({{1, 1, 6, keys, 500, 16}, ElementKind::kFloat32, MaskKind::kNone, false});
+  }
   // Whose queries run in blocks, and alone.
   for (const Shape& shape : {Shape{1, 2, 9, 280, 1, 3}, {1, 1, 3, 520, 1, 2}}) {
     for (const auto mask :

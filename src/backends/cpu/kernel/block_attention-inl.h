@@ -23,8 +23,10 @@ namespace self_attention::cpu::HWY_NAMESPACE {
 
 /// Queries of a block of scores, a multiple of every kBlockRows.
 inline constexpr std::size_t kQueryBlock = 48;
+/// The last block of keys may be so much longer: few keys by themselves cost almost as much as many.
+inline constexpr std::size_t kMoreKeys = 16;
 /// Not a power of two, so that the rows of a block do not share the cache's sets.
-inline constexpr std::size_t kScoreStride = kKeyBlock + 16;
+inline constexpr std::size_t kScoreStride = kKeyBlock + kMoreKeys;
 
 /// What is known of a query's row.
 enum RowFlag : std::uint8_t {
@@ -65,9 +67,9 @@ class BlockTask : public HeadTask {
     count_ = queries.end - queries.begin;
     Prepare();
     const std::size_t part = KeysPerPart();
-    for (std::size_t from = 0; from < key_count_; from += part) {
+    for (std::size_t from = 0, keys = 0; from < key_count_; from += keys) {
       if (from >= Limit(queries.end - 1)) break;
-      const std::size_t keys = std::min(part, key_count_ - from);
+      keys = NextKeys(key_count_ - from, part);
       Pack(from, keys);
       // As even as groups are.
       const std::size_t blocks = (count_ + kQueryBlock - 1) / kQueryBlock;
@@ -91,8 +93,14 @@ class BlockTask : public HeadTask {
     return std::max(kPartBytes / row / kKeyBlock, std::size_t{1}) * kKeyBlock;
   }
 
+  /// How many of the keys that are left come next.
+  static std::size_t NextKeys(std::size_t left, std::size_t usual) {
+    return left <= usual + kMoreKeys ? left : usual;
+  }
+
   void Prepare() {
-    const std::size_t keys = std::min(KeysPerPart(), hwy::RoundUpTo(problem_.key_length, kPanel));
+    const std::size_t most = std::min(KeysPerPart() + kMoreKeys, problem_.key_length);
+    const std::size_t keys = hwy::RoundUpTo(most, kPanel);
     space_.keys.reserve(keys * problem_.head_dim);
     space_.values.reserve(keys * output_width_);
     space_.rows.reserve((kPanel + 1) * problem_.head_dim + problem_.value_dim);
@@ -106,11 +114,13 @@ class BlockTask : public HeadTask {
     std::fill_n(space_.row_flags.data(), count_, std::uint8_t{0});
     ReadMask();
     uniform_ = !problem_.causal && !row_mask_ && !full_mask_;
-    direct_ = key_count_ > 0 && key_count_ <= kKeyBlock &&
+    direct_ = key_count_ > 0 && HasOneBlock() &&
               problem_.row_kind() == ElementKind::kFloat32 && problem_.value_dim % kLanes == 0 &&
               output_row_bytes_ > 0;
     space_.outputs.reserve((direct_ ? 1 : count_) * output_width_);
   }
+
+  bool HasOneBlock() const { return NextKeys(key_count_, kKeyBlock) == key_count_; }
 
   void ReadMask() {
     key_count_ = problem_.key_length;
@@ -121,7 +131,7 @@ class BlockTask : public HeadTask {
       row_mask_ = true;
     } else {
       full_mask_ = true;
-      space_.keep.reserve(kQueryBlock * kKeyBlock);
+      space_.keep.reserve(kQueryBlock * kScoreStride);
     }
   }
 
@@ -178,8 +188,9 @@ class BlockTask : public HeadTask {
     if (Limit(first_ + row + rows - 1) <= from) return;
     groups_ = RowGroups(rows);
     ReadQueries(row, rows);
-    for (std::size_t block = from; block < from + keys; block += kKeyBlock) {
-      RunBlock(row, rows, block, std::min(kKeyBlock, from + keys - block));
+    for (std::size_t block = from, count = 0; block < from + keys; block += count) {
+      count = NextKeys(from + keys - block, kKeyBlock);
+      RunBlock(row, rows, block, count);
     }
   }
 
@@ -192,7 +203,7 @@ class BlockTask : public HeadTask {
     query_rows_ = queries_.get(first_ + row, depth, copies);
     query_stride_ = static_cast<std::size_t>(queries_.row_stride);
     const bool spread = queries_.row_stride > 0 && queries_.row_stride % kPage != 0;
-    if (query_rows_ != copies && spread && key_count_ <= kKeyBlock) return;
+    if (query_rows_ != copies && spread && HasOneBlock()) return;
     query_rows_ = copies;
     query_stride_ = depth;
     for (std::size_t i = 0; i < rows; ++i) {
@@ -326,7 +337,7 @@ class BlockTask : public HeadTask {
     std::size_t count = limit <= block ? 0 : std::min(limit - block, scores.count);
     if (full_mask_ && count > 0) {
       const std::size_t i = (scores.scores - space_.scores.data()) / kScoreStride;
-      scores.keep = mask_.row(query, block, count, space_.keep.data() + i * kKeyBlock);
+      scores.keep = mask_.row(query, block, count, space_.keep.data() + i * kScoreStride);
       if (!AnyKept(scores.keep, count)) count = 0;
     } else if (row_mask_ && count > 0) {
       std::uint8_t keep = 0;
