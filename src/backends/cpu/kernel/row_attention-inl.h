@@ -45,6 +45,7 @@ class RowTask : public HeadTask {
     space.kept_keys.reserve(kKeysPerChunk + kStreams + kLanes);
     space.scores.reserve(heads_ * kScoreWidth);
     space.queries.reserve(heads_ * query_width_);
+    space.outputs.reserve(heads_ * problem.value_dim);
   }
 
   void Run(std::size_t query, Range keys, const RowResults& results) {
@@ -58,9 +59,24 @@ class RowTask : public HeadTask {
       row = RowResult();
       row.keeps = count_ > 0;
       row.skipped = count_ < keys.end - keys.begin;
-      std::fill_n(Sums(results, head), problem_.value_dim, 0.0F);
     }
-    if (count_ == 0) return;
+    const std::size_t width = problem_.value_dim;
+    std::fill_n(Sums(0), heads_ * width, 0.0F);
+    if (count_ > 0) AddKeys(query, results);
+    for (std::size_t head = 0; head < heads_; ++head) {
+      std::copy_n(Sums(head), width, results.sums + head * results.step * width);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kScoreWidth = kKeysPerChunk + 2 * kPanel;
+
+  float* Scores(std::size_t head) { return space_.scores.data() + head * kScoreWidth; }
+  /// Side by side: where the results go they may lie a multiple of a page apart, in few of the first
+  /// cache's sets.
+  float* Sums(std::size_t head) { return space_.outputs.data() + head * problem_.value_dim; }
+
+  void AddKeys(std::size_t query, const RowResults& results) {
     ReadQueries(query);
     for (std::size_t i = 0; i < stream_; ++i) Score(i);
     for (std::size_t head = 0; head < heads_; ++head) {
@@ -76,15 +92,7 @@ class RowTask : public HeadTask {
       results.rows[head * results.step].max = max[0];
       results.rows[head * results.step].sum = sum[0];
     }
-    for (std::size_t i = 0; i < stream_; ++i) AddValues(i, results);
-  }
-
- private:
-  static constexpr std::size_t kScoreWidth = kKeysPerChunk + 2 * kPanel;
-
-  float* Scores(std::size_t head) { return space_.scores.data() + head * kScoreWidth; }
-  float* Sums(const RowResults& results, std::size_t head) const {
-    return results.sums + head * results.step * problem_.value_dim;
+    for (std::size_t i = 0; i < stream_; ++i) AddValues(i);
   }
 
   /// Lists the rows of the keys that are kept; repeats the last where streams need more.
@@ -164,14 +172,14 @@ class RowTask : public HeadTask {
     }
   }
 
-  void AddValues(std::size_t i, const RowResults& results) {
+  void AddValues(std::size_t i) {
     const F32 d;
     const std::size_t width = problem_.value_dim;
     const std::size_t whole = width / kLanes * kLanes;
     const T* values[kStreams];
     FindRows(values_, i, values);
     for (std::size_t head = 0; head < heads_; ++head) {
-      float* result = Sums(results, head);
+      float* result = Sums(head);
       Floats weights[kStreams];
 #pragma GCC unroll 4
       for (std::size_t j = 0; j < kStreams; ++j) {
