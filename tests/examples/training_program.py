@@ -7,12 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "train_language_model"))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "examples" / "train_language_model"), str(TESTS / "support")]
+
+from folder_test import FolderTest
 
 EXAMPLES = Path(sys.argv[1])
 del sys.argv[1]
@@ -54,12 +55,7 @@ def largest_difference(curve, expected):
     return max(abs(one - other) / other for one, other in zip(losses(curve), losses(expected), strict=True))
 
 
-class ProgramTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class ProgramTest(FolderTest):
     def start(self, out, *options, program=PROGRAM, rank=0, size=1, port=0, **more):
         """The running program, which ends with the test at the latest."""
         command = [str(program), "--out", str(self.folder / out), *SMALL, *options]

@@ -14,7 +14,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -24,8 +23,10 @@ from safetensors.torch import load_file, save_file
 
 PROBE, TOOL = sys.argv[1:3]
 del sys.argv[1:3]
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 import reference_modules  # noqa: E402
+from folder_test import FolderTest  # noqa: E402
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*FLOATING, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
@@ -111,12 +112,7 @@ def probe(source, target, state, key=""):
     return subprocess.run(command, capture_output=True, text=True)
 
 
-class RoundTrip(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class RoundTrip(FolderTest):
     def test_every_format_and_dtype_R30(self):
         state = make_state()
         for (name, write), ending in itertools.product(WRITERS.items(), ("pt", "safetensors")):

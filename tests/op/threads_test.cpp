@@ -115,6 +115,23 @@ TEST_P(Threads, DoNotChangeABit) {
   }
 }
 
+TEST_P(Threads, OfAnyNumberTakePart) {
+  Call call({40, 9, 9, false});
+  const auto run = [&] {
+    std::fill(call.output.begin(), call.output.end(), -1.0F);
+    Schedule schedule(call.problem, *GetParam(), available_threads());
+    return run_tasks(schedule);
+  };
+  at::set_num_threads(1);
+  run();
+  const std::vector<float> expected = call.output;
+  for (const int threads : {16, 17, 39}) {
+    at::set_num_threads(threads);
+    EXPECT_EQ(run(), static_cast<std::size_t>(threads)) << "threads that took part";
+    EXPECT_EQ(call.output, expected) << threads << " threads";
+  }
+}
+
 TEST_P(Threads, DoNotChangeABitOfGradients) {
   for (const Sizes& sizes : {Sizes{2, 300, 1300, true}, {20, 64, 64, false}, {3, 2, 2100, false}}) {
     Call call(sizes);

@@ -4,7 +4,6 @@ host_test.py BUILD_DIR TORCH_DIR TORCHSCRIPT_PROBE LIBRARY [UNITTEST OPTIONS]
 
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "io")]
+sys.path[:0] = [str(ROOT / "tests" / "io"), str(ROOT / "tests" / "support")]
 
 from archives import export_all, job, make_class, write_weights
+from folder_test import FolderTest
 
 BUILD, TORCH_DIR, PROBE, LIBRARY = sys.argv[1:5]
 del sys.argv[1:5]
@@ -41,12 +41,7 @@ def serve(*words):
     return subprocess.run([str(SERVE), *map(str, words)], capture_output=True, text=True)
 
 
-class HostTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class HostTest(FolderTest):
     def export(self, variant, ops, **form):
         module = make_class(variant, EMBED, HEADS)
         weights = write_weights(module.state_dict(), self.folder / "weights.safetensors")

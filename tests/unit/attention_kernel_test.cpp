@@ -58,9 +58,9 @@ class AttentionKernels : public ::testing::TestWithParam<const Kernel*> {};
 std::vector<Case> cases() {
   std::vector<Case> all;
   const std::vector<Shape> shapes = {
-      {1, 2, 9, 9, 32, 32}, {2, 3, 5, 17, 7, 7},    {1, 2, 49, 33, 16, 80}, {1, 1, 13, 257, 3, 1},
-      {2, 2, 1, 7, 64, 64}, {1, 2, 4, 515, 59, 33}, {1, 1, 97, 530, 8, 20}, {1, 1, 3, 1, 1, 1},
-      {1, 1, 50, 272, 2, 16}};
+      {1, 2, 9, 9, 32, 32},   {2, 3, 5, 17, 7, 7},  {1, 2, 49, 33, 16, 80},
+      {1, 1, 13, 257, 3, 1},  {2, 2, 1, 7, 64, 64}, {1, 2, 4, 515, 59, 33},
+      {1, 1, 97, 530, 8, 20}, {1, 1, 3, 1, 1, 1},   {1, 1, 50, 272, 2, 16}};
   for (const Shape& shape : shapes) {
     for (const auto kind : {ElementKind::kFloat32, ElementKind::kBFloat16, ElementKind::kFloat16}) {
       for (const auto mask :

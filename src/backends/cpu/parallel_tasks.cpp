@@ -4,28 +4,22 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <vector>
 
 namespace self_attention::cpu {
 namespace {
 
-/// The tasks that one thread begins with. They follow one another, so that threads seldom write to
+/// Tasks that follow one another, with which a thread begins: so threads seldom write to
 /// neighbouring rows, and a thread finds in its cache what the last call left there. Alone in its
 /// cache lines.
 struct alignas(128) Share {
   std::atomic<std::size_t> next;
-  std::size_t end;
+  std::size_t end = 0;
 };
 
-std::vector<Share> share_out(std::size_t tasks, std::size_t threads) {
-  std::vector<Share> shares(threads);
-  for (std::size_t i = 0; i < threads; ++i) {
-    shares[i].next = i * tasks / threads;
-    shares[i].end = (i + 1) * tasks / threads;
-  }
-  return shares;
-}
+/// More threads begin by several with one: who is done looks through all shares.
+constexpr std::size_t kMostShares = 16;
 
 }  // namespace
 
@@ -39,22 +33,27 @@ std::size_t run_tasks(TaskList& list) {
     const std::size_t tasks = list.tasks(round);
     if (tasks == 0) continue;
     const std::size_t threads = std::min(available_threads(), tasks);
-    std::vector<Share> shares = share_out(tasks, threads);
-    at::parallel_for(0, static_cast<std::int64_t>(threads), 1, [&](std::int64_t own, std::int64_t) {
-      if (round == 0) ++workers;
-      // Kept between calls: fresh memory costs more than short sequences do.
-      thread_local Workspace space;
-      // Its own share, then what is left of the others'.
-      for (std::size_t i = 0; i < threads; ++i) {
-        Share& share = shares[(static_cast<std::size_t>(own) + i) % threads];
-        for (;;) {
-          const std::size_t task = share.next.fetch_add(1, std::memory_order_relaxed);
-          if (task >= share.end) break;
-          list.run(round, task, space);
-        }
-      }
-      space.trim();
-    });
+    const std::size_t count = std::min(threads, kMostShares);
+    std::array<Share, kMostShares> shares;
+    for (std::size_t i = 0; i < count; ++i) {
+      shares[i].next = i * tasks / count;
+      shares[i].end = (i + 1) * tasks / count;
+    }
+    at::parallel_for(
+        0, static_cast<std::int64_t>(threads), 1, [&](std::int64_t thread, std::int64_t) {
+          if (round == 0) ++workers;
+          // Kept between calls: fresh memory costs more than short sequences do.
+          thread_local Workspace space;
+          const std::size_t own = static_cast<std::size_t>(thread) * count / threads;
+          for (std::size_t i = 0; i < count; ++i) {
+            Share& share = shares[(own + i) % count];
+            while (share.next.load(std::memory_order_relaxed) < share.end) {
+              const std::size_t task = share.next.fetch_add(1, std::memory_order_relaxed);
+              if (task < share.end) list.run(round, task, space);
+            }
+          }
+          space.trim();
+        });
   }
   return workers;
 }

@@ -23,7 +23,8 @@ namespace self_attention::cpu::HWY_NAMESPACE {
 
 /// Queries of a block of scores, a multiple of every kBlockRows.
 inline constexpr std::size_t kQueryBlock = 48;
-/// The last block of keys may be so much longer: few keys by themselves cost almost as much as many.
+/// The last block of keys may be so much longer: few keys by themselves cost almost as much as
+/// many.
 inline constexpr std::size_t kMoreKeys = 16;
 /// Not a power of two, so that the rows of a block do not share the cache's sets.
 inline constexpr std::size_t kScoreStride = kKeyBlock + kMoreKeys;
@@ -114,9 +115,8 @@ class BlockTask : public HeadTask {
     std::fill_n(space_.row_flags.data(), count_, std::uint8_t{0});
     ReadMask();
     uniform_ = !problem_.causal && !row_mask_ && !full_mask_;
-    direct_ = key_count_ > 0 && HasOneBlock() &&
-              problem_.row_kind() == ElementKind::kFloat32 && problem_.value_dim % kLanes == 0 &&
-              output_row_bytes_ > 0;
+    direct_ = key_count_ > 0 && HasOneBlock() && problem_.row_kind() == ElementKind::kFloat32 &&
+              problem_.value_dim % kLanes == 0 && output_row_bytes_ > 0;
     space_.outputs.reserve((direct_ ? 1 : count_) * output_width_);
   }
 

@@ -72,8 +72,8 @@ class RowTask : public HeadTask {
   static constexpr std::size_t kScoreWidth = kKeysPerChunk + 2 * kPanel;
 
   float* Scores(std::size_t head) { return space_.scores.data() + head * kScoreWidth; }
-  /// Side by side: where the results go they may lie a multiple of a page apart, in few of the first
-  /// cache's sets.
+  /// Side by side: where the results go they may lie a multiple of a page apart, in few of the
+  /// first cache's sets.
   float* Sums(std::size_t head) { return space_.outputs.data() + head * problem_.value_dim; }
 
   void AddKeys(std::size_t query, const RowResults& results) {
