@@ -1,10 +1,12 @@
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <self_attention/ops/attention.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -47,6 +49,24 @@ bool records_gradients(const AttentionArguments& arguments);
 /// Whether vmap or another function transform is at work. What their tensors stand for may be
 /// recorded, which records_gradients() does not see.
 bool under_function_transform();
+
+/// Whether the tensor, if there is one, has a forward-mode derivative.
+bool has_tangent(const torch::Tensor& tensor);
+
+/// While this lives LibTorch's operations run below autograd, each about half a microsecond faster,
+/// unless a derivative of what is computed from these tensors may be wanted. For results that are
+/// views of none of them.
+class BelowAutograd {
+ public:
+  template <typename... Tensors>
+  explicit BelowAutograd(const Tensors&... tensors) {
+    if (records_gradients(tensors...) || (has_tangent(tensors) || ...)) return;
+    if (!under_function_transform()) guard_.emplace();
+  }
+
+ private:
+  std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
+};
 
 /// Whether derivatives are wanted that follow LibTorch's operations, not an autograd Function:
 /// forward-mode ones and function transforms.

@@ -85,6 +85,16 @@ class Derivatives(unittest.TestCase):
                 self.check(kind, name, options, torch.float32, choices)
                 self.check(kind, name, options, torch.bfloat16, choices)
 
+    def test_forward_mode_where_nothing_is_recorded(self):
+        options = make_masks(5, 7, H)["both"]
+        for name in NAMES:
+            tensors = [x.float() for x in (*inputs(), *(0.4 * x for x in parameters(name)))]
+            for chosen in derivatives.all_and_each(len(tensors)):
+                some = derivatives.by_some(op(name, H, *options), tensors, chosen)
+                right = derivatives.forward_mode(*some)
+                with torch.no_grad(), self.subTest(op=name, chosen=chosen):
+                    torch.testing.assert_close(derivatives.forward_mode(*some), right)
+
     def test_every_mask_beside_the_equations(self):
         for name in NAMES:
             for options in make_masks(5, 7, H).values():

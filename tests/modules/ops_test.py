@@ -57,6 +57,23 @@ class Ops(unittest.TestCase):
                 result = op(*arguments)
             torch.testing.assert_close(result, op(*arguments))
 
+    def test_results_of_frozen_modules_are_tensors_as_any(self):
+        for name, op in self.each():
+            tensors = (*inputs(dtype=torch.float32), None, *parameters(name, dtype=torch.float32))
+            for records in (True, False):
+                with torch.set_grad_enabled(records):
+                    result = op(*tensors, H)
+                self.assertFalse(result.requires_grad or result.is_inference())
+                result.requires_grad_().square().sum().backward()
+                torch.testing.assert_close(result.grad, 2 * result.detach())
+                version = result._version
+                result.detach().zero_()
+                self.assertEqual(result._version, version + 1)
+            # Of all of them one is trained.
+            for i in [i for i, tensor in enumerate(tensors) if tensor is not None]:
+                leaf = tensors[i].clone().requires_grad_()
+                self.assertTrue(op(*tensors[:i], leaf, *tensors[i + 1:], H).requires_grad)
+
     def test_autocast_gives_its_dtype(self):
         for name, op in self.each():
             tensors, own = inputs(dtype=torch.float32), parameters(name, dtype=torch.float32)

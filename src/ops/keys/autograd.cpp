@@ -57,8 +57,8 @@ class DifferentiableAttention : public torch::autograd::Function<DifferentiableA
     std::array<bool, 3> wanted;
     for (std::size_t i = 0; i < 3; ++i) wanted[i] = context->needs_input_grad(i);
     const AttentionResult result = {saved[4], saved[5], saved[6]};
-    const bool differentiated = torch::GradMode::is_enabled() || needs_formula(arguments) ||
-                                torch::autograd::isFwGradDefined(gradients[0]);
+    const bool differentiated =
+        torch::GradMode::is_enabled() || needs_formula(arguments) || has_tangent(gradients[0]);
     const bool fused = result.output.defined() && !differentiated;
     const auto found = fused ? call_attention_backward(arguments, result, gradients[0], wanted)
                              : reference::attention_gradients(arguments, gradients[0], wanted);
@@ -97,10 +97,11 @@ bool under_function_transform() {
   return included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
 }
 
+bool has_tangent(const torch::Tensor& tensor) { return torch::autograd::isFwGradDefined(tensor); }
+
 bool needs_formula(const AttentionArguments& arguments) {
-  return under_function_transform() || torch::autograd::isFwGradDefined(arguments.query) ||
-         torch::autograd::isFwGradDefined(arguments.key) ||
-         torch::autograd::isFwGradDefined(arguments.value);
+  return under_function_transform() || has_tangent(arguments.query) || has_tangent(arguments.key) ||
+         has_tangent(arguments.value);
 }
 
 }  // namespace self_attention
