@@ -77,9 +77,6 @@ torch::Tensor attend(std::string_view who, const FullInputs& inputs,
   if (weights == nullptr &&
       runs_fused(who, p.backend,
                  cpu::ineligible_because(inputs.values, scores.key_length, 1 / p.divisor()))) {
-    const BelowAutograd scope(inputs.values, inputs.keys_or_values(), inputs.query_or_values(),
-                              p.q_weight, p.q_bias, p.k_weight, p.k_bias, p.v_weight, p.v_bias,
-                              p.output_weight, p.output_bias);
     return folded_full_projection({inputs, p, scores});
   }
 

@@ -19,11 +19,9 @@ class FoldedForward {
       : inputs_(call.inputs),
         p_(call.parameters),
         scores_(call.scores),
-        records_(records_gradients(inputs_.values, inputs_.keys_or_values(),
-                                   inputs_.query_or_values(), p_.q_weight, p_.q_bias, p_.k_weight,
-                                   p_.k_bias, p_.v_weight, p_.v_bias, p_.output_weight,
-                                   p_.output_bias) ||
-                 under_function_transform()),
+        below_autograd_(inputs_.values, inputs_.keys_or_values(), inputs_.query_or_values(),
+                        p_.q_weight, p_.q_bias, p_.k_weight, p_.k_bias, p_.v_weight, p_.v_bias,
+                        p_.output_weight, p_.output_bias),
         wide_(call.parameters.output_bias) {}
 
   torch::Tensor run() {
@@ -33,12 +31,14 @@ class FoldedForward {
     output_bias_ = wide_(p_.output_bias);
     // Raw keys stand for every head, which the kernel reads and the formula for gradients would
     // copy.
-    const bool raw = !records_ && sums_to_one() && leaves_keys_raw(sizes);
+    const bool raw = !records() && sums_to_one() && leaves_keys_raw(sizes);
     const torch::Tensor merged = raw ? over_raw_keys() : over_projected_keys(sizes);
     return wide_.rounded(torch::linear(merged, output_weight_, output_bias_));
   }
 
  private:
+  bool records() const { return below_autograd_.records(); }
+
   /// Whether a row's weights do, which the value's bias then comes through as it is.
   bool sums_to_one() const { return p_.dropout_p == 0; }
 
@@ -66,10 +66,10 @@ class FoldedForward {
 
   torch::Tensor over_projected_keys(const ProjectionSizes& sizes) {
     // Times zero, for a gradient of zeros and not none.
-    const torch::Tensor key_bias = records_ ? wide_(p_.k_bias) * 0 : torch::Tensor();
+    const torch::Tensor key_bias = records() ? wide_(p_.k_bias) * 0 : torch::Tensor();
     const torch::Tensor keys = project(inputs_.keys_or_values(), p_.k_weight, key_bias);
     // Moved, its gradient would not be NaN where that of the values is.
-    const bool moved = !records_ && sums_to_one() && moves_value_bias(sizes);
+    const bool moved = !records() && sums_to_one() && moves_value_bias(sizes);
     const torch::Tensor values =
         project(inputs_.values, p_.v_weight, moved ? torch::Tensor() : wide_(p_.v_bias));
     if (moved) output_bias_ = at::addmv(output_bias_, output_weight_, wide_(p_.v_bias));
@@ -107,7 +107,7 @@ class FoldedForward {
   const FullInputs& inputs_;
   const FullParameters& p_;
   const ScoreShape& scores_;
-  bool records_;
+  BelowAutograd below_autograd_;
   WideArithmetic wide_;
   torch::Tensor output_weight_;
   torch::Tensor output_bias_;

@@ -47,9 +47,6 @@ torch::Tensor shared_heads_attention(std::string_view who, const SharedHeadInput
   if (weights == nullptr &&
       runs_fused(who, parameters.backend,
                  cpu::ineligible_because(inputs.query, key_length, 1 / parameters.divisor()))) {
-    const BelowAutograd scope(inputs.values, inputs.keys, inputs.query, parameters.values_weight,
-                              parameters.keys_weight, parameters.queries_weight,
-                              parameters.fc_out_weight, parameters.fc_out_bias);
     return folded_shared_heads(inputs, parameters, scores);
   }
 

@@ -22,6 +22,9 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
                                   const SharedHeadParameters& parameters,
                                   const ScoreShape& scores) {
   const auto& [batch, heads, query_length, key_length] = scores;
+  const BelowAutograd scope(inputs.values, inputs.keys, inputs.query, parameters.values_weight,
+                            parameters.keys_weight, parameters.queries_weight,
+                            parameters.fc_out_weight, parameters.fc_out_bias);
   const int64_t head_dim = parameters.head_dim();
   const int64_t embed = parameters.embed_size();
   const SharedHeadPlan plan =

@@ -59,12 +59,16 @@ bool has_tangent(const torch::Tensor& tensor);
 class BelowAutograd {
  public:
   template <typename... Tensors>
-  explicit BelowAutograd(const Tensors&... tensors) {
-    if (records_gradients(tensors...) || (has_tangent(tensors) || ...)) return;
-    if (!under_function_transform()) guard_.emplace();
+  explicit BelowAutograd(const Tensors&... tensors)
+      : records_(records_gradients(tensors...) || under_function_transform()) {
+    if (!records_ && !(has_tangent(tensors) || ...)) guard_.emplace();
   }
 
+  /// Whether gradients are recorded, or may be under a function transform.
+  bool records() const { return records_; }
+
  private:
+  bool records_;
   std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
 };
 
