@@ -86,6 +86,13 @@ class Call {
   std::vector<float> query_, key_, value_, maxima_, sums_;
 };
 
+/// How many threads took part in the call.
+std::size_t run_anew(Call& call, const Kernel& kernel) {
+  std::fill(call.output.begin(), call.output.end(), -1.0F);
+  Schedule schedule(call.problem, kernel, available_threads());
+  return run_tasks(schedule);
+}
+
 class Threads : public ::testing::TestWithParam<const Kernel*> {
  protected:
   void TearDown() override { at::set_num_threads(before_); }
@@ -98,11 +105,7 @@ TEST_P(Threads, DoNotChangeABit) {
   for (const Sizes& sizes : {Sizes{2, 900, 300, true}, {8, 64, 64, false}, {4, 1, 5000, false}}) {
     Call call(sizes);
     at::set_num_threads(1);
-    const auto run = [&] {
-      std::fill(call.output.begin(), call.output.end(), -1.0F);
-      Schedule schedule(call.problem, *GetParam(), available_threads());
-      return run_tasks(schedule);
-    };
+    const auto run = [&] { return run_anew(call, *GetParam()); };
     EXPECT_EQ(run(), 1U);
     const std::vector<float> expected = call.output;
     for (const int threads : {1, 2, 3, 4, 8}) {
@@ -117,11 +120,7 @@ TEST_P(Threads, DoNotChangeABit) {
 
 TEST_P(Threads, OfAnyNumberTakePart) {
   Call call({40, 9, 9, false});
-  const auto run = [&] {
-    std::fill(call.output.begin(), call.output.end(), -1.0F);
-    Schedule schedule(call.problem, *GetParam(), available_threads());
-    return run_tasks(schedule);
-  };
+  const auto run = [&] { return run_anew(call, *GetParam()); };
   at::set_num_threads(1);
   run();
   const std::vector<float> expected = call.output;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <span>
 
 namespace self_attention::cpu {
 namespace {
@@ -20,6 +21,18 @@ struct alignas(128) Share {
 
 /// More threads begin by several with one: who is done looks through all shares.
 constexpr std::size_t kMostShares = 16;
+
+/// Runs the tasks of one share, then what is left of the others.
+template <typename Run>
+void run_shares(std::span<Share> shares, std::size_t own, const Run& run) {
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    Share& share = shares[(own + i) % shares.size()];
+    while (share.next.load(std::memory_order_relaxed) < share.end) {
+      const std::size_t task = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (task < share.end) run(task);
+    }
+  }
+}
 
 }  // namespace
 
@@ -36,24 +49,20 @@ std::size_t run_tasks(TaskList& list) {
     const std::size_t count = std::min(threads, kMostShares);
     std::array<Share, kMostShares> shares;
     for (std::size_t i = 0; i < count; ++i) {
-      shares[i].next = i * tasks / count;
-      shares[i].end = (i + 1) * tasks / count;
+      const Range part = even_part(i, count, tasks);
+      shares[i].next = part.begin;
+      shares[i].end = part.end;
     }
-    at::parallel_for(
-        0, static_cast<std::int64_t>(threads), 1, [&](std::int64_t thread, std::int64_t) {
-          if (round == 0) ++workers;
-          // Kept between calls: fresh memory costs more than short sequences do.
-          thread_local Workspace space;
-          const std::size_t own = static_cast<std::size_t>(thread) * count / threads;
-          for (std::size_t i = 0; i < count; ++i) {
-            Share& share = shares[(own + i) % count];
-            while (share.next.load(std::memory_order_relaxed) < share.end) {
-              const std::size_t task = share.next.fetch_add(1, std::memory_order_relaxed);
-              if (task < share.end) list.run(round, task, space);
-            }
-          }
-          space.trim();
-        });
+    const auto work = [&](std::int64_t thread, std::int64_t /*end*/) {
+      if (round == 0) ++workers;
+      // Kept between calls: fresh memory costs more than short sequences do.
+      thread_local Workspace space;
+      const std::size_t own = static_cast<std::size_t>(thread) * count / threads;
+      run_shares(std::span(shares).first(count), own,
+                 [&](std::size_t task) { list.run(round, task, space); });
+      space.trim();
+    };
+    at::parallel_for(0, static_cast<std::int64_t>(threads), 1, work);
   }
   return workers;
 }

@@ -80,8 +80,9 @@ class GradientTask : public BlockTask {
     count_ = problem_.query_length;
     Prepare();
     const std::size_t blocks = (key_count_ + kKeyBlock - 1) / kKeyBlock;
-    const std::size_t first = piece.index * blocks / piece.count * kKeyBlock;
-    const std::size_t next = (piece.index + 1) * blocks / piece.count * kKeyBlock;
+    const Range part = even_part(piece.index, piece.count, blocks);
+    const std::size_t first = part.begin * kKeyBlock;
+    const std::size_t next = part.end * kKeyBlock;
     const std::size_t end = std::min(next, key_count_);
     for (std::size_t from = first; from < end; from += kKeyBlock) {
       RunKeys(from, std::min(kKeyBlock, end - from));
@@ -176,8 +177,8 @@ class GradientTask : public BlockTask {
     }
     const std::size_t blocks = (count_ + kQueryBlock - 1) / kQueryBlock;
     for (std::size_t block = 0; block < blocks; ++block) {
-      const std::size_t row = block * count_ / blocks;
-      RunQueries(row, (block + 1) * count_ / blocks - row, from, keys);
+      const Range rows = even_part(block, blocks, count_);
+      RunQueries(rows.begin, rows.end - rows.begin, from, keys);
     }
     if (odd_rows_) {
       for (std::size_t row = 0; row < count_; ++row) {

@@ -35,12 +35,14 @@ enum RowFlag : std::uint8_t {
   kRowStarted = 2,  // its block's results have begun
 };
 
-/// The rows of a block in groups as even as can be, each at most a product's register block: few
-/// rows take almost as long as many.
+/// The rows of a block in even groups, each at most a product's register block: few rows take
+/// almost as long as many.
 class RowGroups {
  public:
   explicit RowGroups(std::size_t rows = 0) : count_((rows + kBlockRows - 1) / kBlockRows) {
-    for (std::size_t group = 1; group <= count_; ++group) starts_[group] = group * rows / count_;
+    for (std::size_t group = 0; group < count_; ++group) {
+      starts_[group + 1] = even_part(group, count_, rows).end;
+    }
   }
 
   std::size_t count() const { return count_; }
@@ -72,11 +74,10 @@ class BlockTask : public HeadTask {
       if (from >= Limit(queries.end - 1)) break;
       keys = NextKeys(key_count_ - from, part);
       Pack(from, keys);
-      // As even as groups are.
       const std::size_t blocks = (count_ + kQueryBlock - 1) / kQueryBlock;
       for (std::size_t block = 0; block < blocks; ++block) {
-        const std::size_t row = block * count_ / blocks;
-        RunQueries(row, (block + 1) * count_ / blocks - row, from, keys);
+        const Range rows = even_part(block, blocks, count_);
+        RunQueries(rows.begin, rows.end - rows.begin, from, keys);
       }
     }
     // Their rows are finished already.

@@ -59,6 +59,11 @@ struct Range {
   std::size_t end;
 };
 
+/// One of `count` parts of so many, as even as can be.
+constexpr Range even_part(std::size_t index, std::size_t count, std::size_t total) {
+  return {index * total / count, (index + 1) * total / count};
+}
+
 /// The kernel compiled for one instruction set. All compute the same, but may round differently.
 struct Kernel {
   std::string_view name;  ///< "avx512", "avx2", "sse4" or "scalar"

@@ -63,19 +63,16 @@ void Schedule::run(std::size_t round, std::size_t task, Workspace& space) {
 }
 
 void Schedule::run_block(std::size_t task, Workspace& space) const {
-  const std::size_t piece = task % pieces_;
-  const std::size_t queries = problem_.query_length;
   kernel_.run_block(problem_, head_of(task / pieces_),
-                    {piece * queries / pieces_, (piece + 1) * queries / pieces_}, space);
+                    even_part(task % pieces_, pieces_, problem_.query_length), space);
 }
 
 void Schedule::run_chunk(std::size_t task, Workspace& space) {
   const std::size_t chunk = task / pieces_ % chunks_;
   const std::size_t query = task / pieces_ / chunks_ % problem_.query_length;
   const std::size_t batch = task / pieces_ / chunks_ / problem_.query_length;
-  const std::size_t piece = task % pieces_;
-  const HeadRange heads = {batch, piece * problem_.heads / pieces_,
-                           (piece + 1) * problem_.heads / pieces_};
+  const Range part = even_part(task % pieces_, pieces_, problem_.heads);
+  const HeadRange heads = {batch, part.begin, part.end};
   const std::size_t begin = chunk * kKeysPerChunk;
   const Range keys = {begin, std::min(begin + kKeysPerChunk, problem_.key_length)};
   const std::size_t step = problem_.query_length * chunks_;
