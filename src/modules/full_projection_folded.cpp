@@ -7,6 +7,7 @@
 #include <ATen/ops/bmm.h>
 
 #include "modules/full_projection.h"
+#include "modules/product.h"
 #include "modules/projection_plan.h"
 #include "modules/wide_arithmetic.h"
 
@@ -33,7 +34,7 @@ class FoldedForward {
     // copy.
     const bool raw = !records() && sums_to_one() && leaves_keys_raw(sizes);
     const torch::Tensor merged = raw ? over_raw_keys() : over_projected_keys(sizes);
-    return wide_.rounded(torch::linear(merged, output_weight_, output_bias_));
+    return wide_.rounded(product(merged, output_weight_.t(), output_bias_));
   }
 
  private:
@@ -47,10 +48,9 @@ class FoldedForward {
     return rows.view({rows.size(0), rows.size(1), p_.num_heads, p_.head_dim()}).transpose(1, 2);
   }
 
-  /// Of a contiguous copy, since products of other layouts round differently.
   torch::Tensor project(const torch::Tensor& rows, const torch::Tensor& weight,
                         const torch::Tensor& bias) const {
-    return torch::linear(wide_(rows).contiguous(), wide_(weight), bias);
+    return product(wide_(rows), wide_(weight).t(), bias);
   }
 
   torch::Tensor query() const {

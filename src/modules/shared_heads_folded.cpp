@@ -3,20 +3,13 @@
 
 #include <ATen/ops/mm.h>
 
+#include "modules/product.h"
 #include "modules/projection_plan.h"
 #include "modules/shared_heads.h"
 #include "modules/wide_arithmetic.h"
 #include "ops/attention_op.h"
 
 namespace self_attention {
-namespace {
-
-/// (…, d) times (d, d). Of a contiguous copy, since products of other layouts round differently.
-torch::Tensor times(const torch::Tensor& rows, const torch::Tensor& matrix) {
-  return at::mm(rows.contiguous().view({-1, matrix.size(0)}), matrix).view(rows.sizes());
-}
-
-}  // namespace
 
 torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
                                   const SharedHeadParameters& parameters,
@@ -39,16 +32,16 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
 
   switch (plan.scores) {
     case ScoreProjection::kQueryTwice:
-      query = times(times(query, queries_weight.t()), keys_weight);
+      query = product(product(query, queries_weight.t()), keys_weight);
       break;
     case ScoreProjection::kQueryOnce:
-      query = times(query, at::mm(queries_weight.t(), keys_weight));
+      query = product(query, at::mm(queries_weight.t(), keys_weight));
       break;
     case ScoreProjection::kKeyOnce:
-      keys = times(wide(keys), at::mm(keys_weight.t(), queries_weight));
+      keys = product(wide(keys), at::mm(keys_weight.t(), queries_weight));
       break;
   }
-  if (plan.values == ValueProjection::kValues) values = times(wide(values), values_weight.t());
+  if (plan.values == ValueProjection::kValues) values = product(wide(values), values_weight.t());
   wide.match(keys, values);
   torch::Tensor attended =
       call_checked_attention({query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
@@ -56,14 +49,14 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
                               parameters.dropout_p})
           .transpose(1, 2);
   query.reset();
-  if (plan.values == ValueProjection::kAttended) attended = times(attended, values_weight.t());
+  if (plan.values == ValueProjection::kAttended) attended = product(attended, values_weight.t());
   torch::Tensor fc_out_weight = wide(parameters.fc_out_weight);
   if (plan.values == ValueProjection::kOutput) {
-    fc_out_weight = times(fc_out_weight.reshape({embed, heads, head_dim}), values_weight)
+    fc_out_weight = product(fc_out_weight.reshape({embed, heads, head_dim}), values_weight)
                         .view({embed, heads * head_dim});
   }
   const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});
-  return wide.rounded(torch::linear(merged, fc_out_weight, wide(parameters.fc_out_bias)));
+  return wide.rounded(product(merged, fc_out_weight.t(), wide(parameters.fc_out_bias)));
 }
 
 }  // namespace self_attention

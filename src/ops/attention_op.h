@@ -51,7 +51,9 @@ bool records_gradients(const AttentionArguments& arguments);
 bool under_function_transform();
 
 /// Whether the tensor, if there is one, has a forward-mode derivative.
-bool has_tangent(const torch::Tensor& tensor);
+inline bool has_tangent(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor._fw_grad(/*level=*/0).defined();
+}
 
 /// While this lives LibTorch's operations run below autograd, each about half a microsecond faster,
 /// unless a derivative of what is computed from these tensors may be wanted. For results that are

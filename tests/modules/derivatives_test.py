@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import derivatives
 import torch
-from formulas import H, NAMES, formula, inputs, parameters
+from formulas import E, H, NAMES, formula, inputs, parameters
 
 torch.ops.load_library(sys.argv.pop(1))
 OPS = torch.ops.self_attention
@@ -58,14 +58,15 @@ class Derivatives(unittest.TestCase):
                     # Along random directions; by every element it takes minutes.
                     self.assertTrue(torch.autograd.gradgradcheck(call, tensors, fast_mode=True))
 
-    def check(self, kind, name, options, dtype, choices):
+    def check(self, kind, name, options, dtype, choices, queries=5, keys=7, embed=E, heads=H):
         """Against the equations in float64, by the chosen of the inputs and parameters."""
-        tensors = [x.to(dtype) for x in (*inputs(), *(0.4 * x for x in parameters(name)))]
+        own = ((2 / embed) ** 0.5 * x for x in parameters(name, embed, heads))
+        tensors = [x.to(dtype) for x in (*inputs(queries, keys, embed), *own)]
         wide = [x.double() for x in tensors]
         largest = 0
         for chosen in choices(len(tensors)):
-            right = kind(*derivatives.by_some(plain(name, H, *options), wide, chosen))
-            results = kind(*derivatives.by_some(op(name, H, *options), tensors, chosen))
+            right = kind(*derivatives.by_some(plain(name, heads, *options), wide, chosen))
+            results = kind(*derivatives.by_some(op(name, heads, *options), tensors, chosen))
             self.assertEqual({result.dtype for result in results}, {dtype})
             largest = max(largest, derivatives.largest(right))
             with self.subTest(kind.__name__, op=name, dtype=dtype, chosen=chosen):
@@ -84,6 +85,14 @@ class Derivatives(unittest.TestCase):
                     choices = derivatives.all_of
                 self.check(kind, name, options, torch.float32, choices)
                 self.check(kind, name, options, torch.bfloat16, choices)
+
+    def test_large_products_beside_the_equations(self):
+        sizes = {"queries": 64, "keys": 66, "embed": 128, "heads": 1}
+        options = make_masks(64, 66, 1)["both"]
+        for name in NAMES:
+            for kind in derivatives.RECORDED + derivatives.TRANSFORMED:
+                if kind is not derivatives.hessian:  # slow
+                    self.check(kind, name, options, torch.float32, derivatives.all_of, **sizes)
 
     def test_forward_mode_where_nothing_is_recorded(self):
         options = make_masks(5, 7, H)["both"]

@@ -109,7 +109,7 @@ INCLUDES = {
     "src/modules": ("modules/", "ops/", "backends/"),
     "src/io": ("io/", "ops/input_checks.h"),
     "src/tools": ("tools/", "io/"),
-    "tests/modules": ("io/", "tools/", "support/"),
+    "tests/modules": ("modules/", "io/", "tools/", "support/"),
     "tests/io": ("io/", "tools/", "support/"),
 }
 

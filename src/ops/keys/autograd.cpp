@@ -1,6 +1,5 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/autograd.h>
-#include <torch/csrc/autograd/VariableTypeUtils.h>
 
 #include "backends/cpu/cpu_attention.h"
 #include "backends/reference/attention.h"
@@ -96,8 +95,6 @@ bool under_function_transform() {
   const c10::DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
   return included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
 }
-
-bool has_tangent(const torch::Tensor& tensor) { return torch::autograd::isFwGradDefined(tensor); }
 
 bool needs_formula(const AttentionArguments& arguments) {
   return under_function_transform() || has_tangent(arguments.query) || has_tangent(arguments.key) ||
