@@ -20,7 +20,7 @@ at one thread and spoils the row at more. Both limits are loops measured between
 
 With --modules: original, the Python class; algebra, torch's attention on keys and values that are
 not projected; compiled, torch.compile of the class; multihead, torch.nn.MultiheadAttention. By
-limit is our time by what the folded operations take at the rate of torch.mm in float32, or for one
+limit is our time by what the folded operations take at the rate of products in float32, or for one
 query by what reading keys and values takes. Cases with -train are a step, forward and backward; where
 they are causal, the class has a mask and ours is_causal. The geometric means have goals.
 
@@ -62,7 +62,7 @@ class Suite:
     peak: object  # the rate of arithmetic that a case is held against, of a Roofline
 
     def description(self, roofline):
-        peak = "multiply-adds" if self is OP else "torch.mm in float32"
+        peak = "multiply-adds" if self is OP else "products in float32"
         return f"{peak} and reads, {roofline.description}"
 
     def limits(self, case, roofline):

@@ -6,7 +6,8 @@ Both are C, compiled when needed for this processor; without a compiler a produc
 torch.sum stand in, which reach less. With several threads, each runs the loop; rates of arithmetic
 add up, and what is read counts from the first one's start to the last one's end, since threads share
 the memory.
-Products: torch.mm of matrices that are large enough for its full rate.
+Products: of matrices that are large enough for the full rate, by torch.mm or by oneDNN's linear
+layer, whichever is the faster.
 """
 
 import ctypes
@@ -143,8 +144,12 @@ class Roofline:
         if self.products is None:
             with torch.inference_mode(False):  # for cases with gradients and without
                 left, right, product = torch.rand(3, PRODUCT_SIZE, PRODUCT_SIZE)
-            self.products = Timer(lambda: torch.mm(left, right, out=product), self.threads)
-        return 2 * PRODUCT_SIZE**3 / self.products.sample()
+            products = [lambda: torch.mm(left, right, out=product)]
+            if torch.backends.mkldnn.is_available():
+                linear = torch.ops.mkldnn._linear_pointwise
+                products.append(lambda: linear(left, right, None, "none", [], ""))
+            self.products = [Timer(product, self.threads) for product in products]
+        return 2 * PRODUCT_SIZE**3 / min(timer.sample() for timer in self.products)
 
     def read_rate(self, size):
         """Bytes a second, of an array of `size` bytes."""
