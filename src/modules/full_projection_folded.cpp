@@ -34,7 +34,8 @@ class FoldedForward {
     // copy.
     const bool raw = !records() && sums_to_one() && leaves_keys_raw(sizes);
     const torch::Tensor merged = raw ? over_raw_keys() : over_projected_keys(sizes);
-    return wide_.rounded(product(merged, output_weight_.t(), output_bias_));
+    return wide_.rounded(product(merged, output_weight_.t(), output_bias_))
+        .view({scores_.batch, scores_.query_length, p_.embed_dim()});
   }
 
  private:
@@ -43,21 +44,19 @@ class FoldedForward {
   /// Whether a row's weights do, which the value's bias then comes through as it is.
   bool sums_to_one() const { return p_.dropout_p == 0; }
 
-  /// (N, L, E) -> (N, H, L, d).
-  torch::Tensor split_heads(const torch::Tensor& rows) const {
-    return rows.view({rows.size(0), rows.size(1), p_.num_heads, p_.head_dim()}).transpose(1, 2);
-  }
-
+  /// (N, L, E) -> (N, L, H, d).
   torch::Tensor project(const torch::Tensor& rows, const torch::Tensor& weight,
                         const torch::Tensor& bias) const {
-    return product(wide_(rows), wide_(weight).t(), bias);
+    // Products of two axes take fewer operations.
+    return product(wide_(rows).reshape({-1, p_.embed_dim()}), wide_(weight).t(), bias)
+        .view({rows.size(0), rows.size(1), p_.num_heads, p_.head_dim()});
   }
 
   torch::Tensor query() const {
-    return split_heads(project(inputs_.query_or_values(), p_.q_weight, wide_(p_.q_bias)));
+    return project(inputs_.query_or_values(), p_.q_weight, wide_(p_.q_bias));
   }
 
-  /// (N, H, Q, …) in memory laid out (N, Q, H, …).
+  /// (N, Q, H, …).
   torch::Tensor attend(const torch::Tensor& query, const torch::Tensor& key,
                        const torch::Tensor& value) const {
     return call_checked_attention(
@@ -73,7 +72,7 @@ class FoldedForward {
     const torch::Tensor values =
         project(inputs_.values, p_.v_weight, moved ? torch::Tensor() : wide_(p_.v_bias));
     if (moved) output_bias_ = at::addmv(output_bias_, output_weight_, wide_(p_.v_bias));
-    return merge(attend(query(), split_heads(keys), split_heads(values)));
+    return merge(attend(query(), keys, values));
   }
 
   torch::Tensor over_raw_keys() {
@@ -84,24 +83,23 @@ class FoldedForward {
     torch::Tensor values = inputs_.values;
     wide_.match(keys, values);
     const auto for_every_head = [&](const torch::Tensor& raw) {
-      return raw.unsqueeze(1).expand({-1, p_.num_heads, -1, -1});
+      return raw.unsqueeze(2).expand({-1, -1, p_.num_heads, -1});
     };
     const torch::Tensor attended =
         attend(times(query(), key_weight), for_every_head(keys), for_every_head(values));
     return merge(times(attended, value_weight.transpose(1, 2))) + wide_(p_.v_bias);
   }
 
-  /// (N, H, Q, a) times each head's (a, b) of (H, a, b).
+  /// (N, Q, H, a) times each head's (a, b) of (H, a, b).
   torch::Tensor times(const torch::Tensor& rows, const torch::Tensor& matrices) const {
-    const torch::Tensor product =
-        at::bmm(rows.transpose(0, 1).reshape({p_.num_heads, -1, matrices.size(1)}), matrices);
-    return product.view({p_.num_heads, scores_.batch, scores_.query_length, matrices.size(2)})
-        .transpose(0, 1);
+    return at::bmm(rows.flatten(0, 1).transpose(0, 1), matrices)
+        .transpose(0, 1)
+        .view({scores_.batch, scores_.query_length, p_.num_heads, matrices.size(2)});
   }
 
-  /// (N, H, Q, d) -> (N, Q, E).
+  /// (N, Q, H, d) -> (N Q, E).
   torch::Tensor merge(const torch::Tensor& attended) const {
-    return attended.transpose(1, 2).reshape({scores_.batch, scores_.query_length, p_.embed_dim()});
+    return attended.reshape({scores_.batch * scores_.query_length, p_.embed_dim()});
   }
 
   const FullInputs& inputs_;

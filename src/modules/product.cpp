@@ -141,6 +141,7 @@ bool is_large_product(std::int64_t n, std::int64_t a, std::int64_t b) {
 }
 
 Tensor product(const Tensor& rows, const Tensor& matrix, const Tensor& bias, bool onednn) {
+  if (rows.dim() == 2) return multiply(rows.contiguous(), matrix, bias, onednn);
   std::vector<int64_t> sizes = rows.sizes().vec();
   sizes.back() = matrix.size(1);
   return multiply(rows.contiguous().view({-1, matrix.size(0)}), matrix, bias, onednn).view(sizes);

@@ -28,7 +28,8 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
   const torch::Tensor queries_weight = wide(parameters.queries_weight);
   torch::Tensor values = inputs.values.reshape({batch, key_length, heads, head_dim});
   torch::Tensor keys = inputs.keys.reshape({batch, key_length, heads, head_dim});
-  torch::Tensor query = wide(inputs.query).reshape({batch, query_length, heads, head_dim});
+  // A row for each head: products of two axes take fewer operations.
+  torch::Tensor query = wide(inputs.query).reshape({-1, head_dim});
 
   switch (plan.scores) {
     case ScoreProjection::kQueryTwice:
@@ -43,20 +44,21 @@ torch::Tensor folded_shared_heads(const SharedHeadInputs& inputs,
   }
   if (plan.values == ValueProjection::kValues) values = product(wide(values), values_weight.t());
   wide.match(keys, values);
-  torch::Tensor attended =
-      call_checked_attention({query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
-                              inputs.mask, 1 / parameters.divisor(), parameters.is_causal,
-                              parameters.dropout_p})
-          .transpose(1, 2);
+  torch::Tensor attended = call_checked_attention(
+      {query.view({batch, query_length, heads, head_dim}), keys, values, inputs.mask,
+       1 / parameters.divisor(), parameters.is_causal, parameters.dropout_p});
   query.reset();
-  if (plan.values == ValueProjection::kAttended) attended = product(attended, values_weight.t());
+  if (plan.values == ValueProjection::kAttended) {
+    attended = product(attended.reshape({-1, head_dim}), values_weight.t());
+  }
   torch::Tensor fc_out_weight = wide(parameters.fc_out_weight);
   if (plan.values == ValueProjection::kOutput) {
     fc_out_weight = product(fc_out_weight.reshape({embed, heads, head_dim}), values_weight)
                         .view({embed, heads * head_dim});
   }
-  const torch::Tensor merged = attended.reshape({batch, query_length, heads * head_dim});
-  return wide.rounded(product(merged, fc_out_weight.t(), wide(parameters.fc_out_bias)));
+  const torch::Tensor merged = attended.reshape({batch * query_length, heads * head_dim});
+  return wide.rounded(product(merged, fc_out_weight.t(), wide(parameters.fc_out_bias)))
+      .view({batch, query_length, embed});
 }
 
 }  // namespace self_attention

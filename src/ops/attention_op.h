@@ -18,7 +18,8 @@ namespace self_attention {
 torch::Tensor call_attention(const AttentionArguments& arguments);
 
 /// The op without its checks, for arguments that have been checked and that the fused kernel is
-/// eligible for. Key and value may be of 16 bits beside a float32 query; the result has the query's
+/// eligible for, but with the axes of query, key, value and result as projections give them,
+/// (N, L, H, d). Key and value may be of 16 bits beside a float32 query; the result has the query's
 /// dtype.
 torch::Tensor call_checked_attention(const AttentionArguments& arguments);
 

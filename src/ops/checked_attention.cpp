@@ -1,5 +1,6 @@
 // The op `self_attention::_checked_attention`: attention() for callers inside the library, on
-// arguments that are checked, and with key and value of 16 bits beside a float32 query.
+// arguments that are checked, with axes as projections give them, (N, L, H, d), and with key and
+// value of 16 bits beside a float32 query.
 
 #include "backends/cpu/cpu_attention.h"
 #include "ops/attention_op.h"
@@ -14,13 +15,15 @@ using OptionalTensor = std::optional<Tensor>;
 /// By the public op, which every key knows.
 Tensor widened(const Tensor& query, const Tensor& key, const Tensor& value,
                const OptionalTensor& mask, double scale, bool is_causal, double dropout_p) {
-  const auto type = query.scalar_type();
-  return call_attention({query, key.to(type), value.to(type), mask, scale, is_causal, dropout_p});
+  const auto by_head = [&](const Tensor& x) { return x.to(query.scalar_type()).transpose(1, 2); };
+  return call_attention(
+             {by_head(query), by_head(key), by_head(value), mask, scale, is_causal, dropout_p})
+      .transpose(1, 2);
 }
 
 Tensor checked_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
                    const OptionalTensor& mask, double scale, bool is_causal, double dropout_p) {
-  return cpu::attention(seeded({query, key, value, mask, scale, is_causal, dropout_p}));
+  return cpu::attention_of_rows(seeded({query, key, value, mask, scale, is_causal, dropout_p}));
 }
 
 Tensor checked_autograd(const Tensor& query, const Tensor& key, const Tensor& value,

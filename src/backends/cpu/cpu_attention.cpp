@@ -64,13 +64,21 @@ std::optional<ElementKind> element_kind(torch::ScalarType type) {
   }
 }
 
-Strides strides_of(const torch::Tensor& tensor) {
+/// Where heads and rows are among the axes of query, key, value and result.
+struct Axes {
+  std::size_t heads;
+  std::size_t rows;
+};
+constexpr Axes kHeadsFirst = {1, 2};
+constexpr Axes kRowsFirst = {2, 1};
+
+Strides strides_of(const torch::Tensor& tensor, Axes axes = kHeadsFirst) {
   const auto strides = tensor.strides();
-  return {strides[0], strides[1], strides[2], strides[3]};
+  return {strides[0], strides[axes.heads], strides[axes.rows], strides[3]};
 }
 
-ConstView view_of(const torch::Tensor& tensor) {
-  return {tensor.const_data_ptr(), strides_of(tensor)};
+ConstView view_of(const torch::Tensor& tensor, Axes axes = kHeadsFirst) {
+  return {tensor.const_data_ptr(), strides_of(tensor, axes)};
 }
 
 /// Whether zero is recognised by the element's bits: all of them zero, but for the sign.
@@ -80,32 +88,41 @@ bool has_plain_zero(torch::ScalarType type) {
          type == torch::kFloat16;
 }
 
+/// Repeated along the axes in which it broadcasts.
 MaskView view_of_mask(const torch::Tensor& mask) {
-  return {mask.const_data_ptr(), strides_of(mask), static_cast<std::uint8_t>(mask.element_size()),
-          mask.is_floating_point()};
+  MaskView view = {mask.const_data_ptr(),
+                   {},
+                   static_cast<std::uint8_t>(mask.element_size()),
+                   mask.is_floating_point()};
+  const auto missing = view.strides.size() - static_cast<std::size_t>(mask.dim());
+  for (std::size_t axis = 0; axis < mask.sizes().size(); ++axis) {
+    view.strides[missing + axis] = mask.sizes()[axis] == 1 ? 0 : mask.strides()[axis];
+  }
+  return view;
 }
 
 /// A call's tensors as the kernel sees them, while this lives.
 class Call {
  public:
-  explicit Call(const AttentionArguments& arguments) : mask_(arguments.mask) {
+  explicit Call(const AttentionArguments& arguments, Axes axes = kHeadsFirst)
+      : mask_(arguments.mask) {
     const auto& [query, key, value, mask, scale, is_causal, dropout_p, seed] = arguments;
-    if (mask_.defined()) {
-      if (!has_plain_zero(mask_.scalar_type())) mask_ = mask_.ne(0);
-      mask_ = mask_.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
-    }
-    problem_.query = view_of(query);
-    problem_.key = view_of(key);
-    problem_.value = view_of(value);
+    if (mask_.defined() && !has_plain_zero(mask_.scalar_type())) mask_ = mask_.ne(0);
+    problem_.query = view_of(query, axes);
+    problem_.key = view_of(key, axes);
+    problem_.value = view_of(value, axes);
     if (mask_.defined() && mask_.numel() > 0) problem_.mask = view_of_mask(mask_);
     problem_.kind = *element_kind(key.scalar_type());
     problem_.float32_rows = query.scalar_type() == torch::kFloat32;
-    problem_.batch = static_cast<std::size_t>(query.size(0));
-    problem_.heads = static_cast<std::size_t>(query.size(1));
-    problem_.query_length = static_cast<std::size_t>(query.size(2));
-    problem_.key_length = static_cast<std::size_t>(key.size(2));
-    problem_.head_dim = static_cast<std::size_t>(query.size(3));
-    problem_.value_dim = static_cast<std::size_t>(value.size(3));
+    const auto size = [](const torch::Tensor& tensor, std::size_t axis) {
+      return static_cast<std::size_t>(tensor.sizes()[axis]);
+    };
+    problem_.batch = size(query, 0);
+    problem_.heads = size(query, axes.heads);
+    problem_.query_length = size(query, axes.rows);
+    problem_.key_length = size(key, axes.rows);
+    problem_.head_dim = size(query, 3);
+    problem_.value_dim = size(value, 3);
     problem_.scale = static_cast<float>(scale);
     problem_.causal = is_causal;
     if (dropout_p > 0) {
@@ -121,9 +138,9 @@ class Call {
   AttentionProblem problem_;
 };
 
-void run_attention(AttentionProblem problem, const torch::Tensor& output) {
+void run_attention(AttentionProblem problem, const torch::Tensor& output, Axes axes = kHeadsFirst) {
   problem.output = output.mutable_data_ptr();
-  problem.output_strides = strides_of(output);
+  problem.output_strides = strides_of(output, axes);
   Schedule schedule(problem, *chosen_kernel().load(), available_threads());
   run_tasks(schedule);
 }
@@ -153,6 +170,14 @@ std::string ineligible_because(const torch::Tensor& query, std::int64_t key_leng
 torch::Tensor attention(const AttentionArguments& arguments) {
   const torch::Tensor output = empty_result(arguments);
   if (output.numel() > 0) run_attention(Call(arguments).problem(), output);
+  return output;
+}
+
+torch::Tensor attention_of_rows(const AttentionArguments& arguments) {
+  const torch::Tensor& query = arguments.query;
+  const torch::Tensor output = torch::empty(
+      {query.size(0), query.size(1), query.size(2), arguments.value.size(3)}, query.options());
+  if (output.numel() > 0) run_attention(Call(arguments, kRowsFirst).problem(), output, kRowsFirst);
   return output;
 }
 

@@ -17,6 +17,9 @@ std::string ineligible_because(const torch::Tensor& query, std::int64_t key_leng
 /// float32 query, whose dtype the result has.
 torch::Tensor attention(const AttentionArguments& arguments);
 
+/// The same with the axes of query, key, value and result as projections give them, (N, L, H, d).
+torch::Tensor attention_of_rows(const AttentionArguments& arguments);
+
 /// The same with what its gradients need.
 AttentionResult attention_with_sums(const AttentionArguments& arguments);
 
