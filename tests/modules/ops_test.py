@@ -2,8 +2,12 @@
 
 import sys
 import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import torch
+from derivatives import OpsSeen
 from formulas import H, NAMES, formula, inputs, parameters
 
 torch.ops.load_library(sys.argv.pop(1))
@@ -73,6 +77,19 @@ class Ops(unittest.TestCase):
             for i in [i for i, tensor in enumerate(tensors) if tensor is not None]:
                 leaf = tensors[i].clone().requires_grad_()
                 self.assertTrue(op(*tensors[:i], leaf, *tensors[i + 1:], H).requires_grad)
+
+    def test_modes_and_traces_see_the_products_of_aten(self):
+        for name, op in self.each():
+            values, keys, query = inputs(64, 64, 128, dtype=torch.float32)
+            own = parameters(name, 128, 1, dtype=torch.float32)
+            with torch.no_grad():
+                with OpsSeen() as seen:
+                    op(values, keys, query, None, *own, 1)
+                self.assertIn("aten::addmm", seen.names)
+                self.assertNotIn("mkldnn::_linear_pointwise", seen.names)
+                call = lambda *tensors: op(*tensors, None, *own, 1)  # noqa: E731
+                traced = torch.jit.trace(call, (values, keys, query), check_trace=False)
+            self.assertNotIn("mkldnn", str(traced.graph))
 
     def test_autocast_gives_its_dtype(self):
         for name, op in self.each():
