@@ -87,7 +87,9 @@ class OneDnnProduct : public torch::autograd::Function<OneDnnProduct> {
  public:
   static Variable forward(AutogradContext* context, const Variable& rows, const Variable& matrix,
                           const std::optional<Variable>& bias) {
-    context->save_for_backward({rows, matrix});
+    // What no gradient asks for is let go.
+    context->save_for_backward(
+        {matrix.requires_grad() ? rows : Tensor(), rows.requires_grad() ? matrix : Tensor()});
     context->saved_data["has_bias"] = bias.has_value();
     const at::AutoDispatchBelowADInplaceOrView guard;
     return by_onednn(rows, matrix, bias);

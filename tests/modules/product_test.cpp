@@ -12,6 +12,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/dispatched_ops.h"
@@ -123,6 +124,25 @@ TEST_P(Product, RecordsForWhatNeedsIt) {
     for (int i = 0; i < 3; ++i) EXPECT_EQ(tensors[i].grad().defined(), i == which);
   }
   EXPECT_FALSE(product(torch::randn({256, 128}), torch::randn({128, 64})).requires_grad());
+}
+
+TEST_P(Product, KeepsForGradientsWhatTheyNeed) {
+  const auto is_kept = [&](bool rows_train, bool matrix_trains) {
+    torch::Tensor rows = torch::randn({256, 128}).requires_grad_(rows_train);
+    torch::Tensor matrix = torch::randn({128, 64}).requires_grad_(matrix_trains);
+    const auto output = product(rows, matrix, torch::randn({64}).requires_grad_());
+    const c10::weak_intrusive_ptr<c10::StorageImpl> rows_memory(
+        rows.storage().getWeakStorageImpl());
+    const c10::weak_intrusive_ptr<c10::StorageImpl> matrix_memory(
+        matrix.storage().getWeakStorageImpl());
+    // A leaf's own node keeps the leaf.
+    if (!rows_train) rows.reset();
+    if (!matrix_trains) matrix.reset();
+    return std::pair(!rows_memory.expired(), !matrix_memory.expired());
+  };
+  EXPECT_EQ(is_kept(false, true), std::pair(true, true));
+  EXPECT_EQ(is_kept(true, false), std::pair(true, true));
+  EXPECT_EQ(is_kept(false, false), std::pair(false, false));
 }
 
 INSTANTIATE_TEST_SUITE_P(By, Product, ::testing::Bool(),
