@@ -4,15 +4,18 @@
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <self_attention/ops/cpu_target.h>
 #include <torch/autograd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "modules/projection_plan.h"
 #include "ops/attention_op.h"
 
 namespace self_attention {
@@ -66,20 +69,60 @@ bool is_plain_call() {
          (keys.included_ | c10::default_included_set) == c10::default_included_set;
 }
 
-bool is_large(const Tensor& rows, const Tensor& matrix) {
-  return is_large_product(rows.size(0), rows.size(1), matrix.size(1));
-}
-
 Tensor by_blas(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
   return bias.defined() ? at::addmm(bias, rows, matrix) : at::mm(rows, matrix);
 }
 
-/// Below autograd.
-Tensor by_onednn(const Tensor& rows, const Tensor& matrix, const std::optional<Tensor>& bias) {
+/// oneDNN on as many rows. It reads a bias as if it were contiguous, and takes the axes of a matrix
+/// in either order, with no gaps or repeats.
+Tensor call_onednn(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
   static const Scalars none;
-  // oneDNN takes the axes of a matrix in either order, and no gaps or repeats.
   const Tensor dense = matrix.is_non_overlapping_and_dense() ? matrix : matrix.contiguous();
-  return onednn_op()->call(rows, dense.t(), bias, "none", none, "");
+  const std::optional<Tensor> added =
+      bias.defined() ? std::optional(bias.contiguous()) : std::nullopt;
+  return onednn_op()->call(rows, dense.t(), added, "none", none, "");
+}
+
+/// Below autograd: all rows at once or in pieces, of which the last may be too small and is BLAS's.
+Tensor by_onednn(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
+  const int64_t count = rows.size(0);
+  if (rows_at_once(count) == count) return call_onednn(rows, matrix, bias);
+  Tensor output = at::empty({count, matrix.size(1)}, rows.options());
+  const int64_t most = rows_of_piece(matrix.size(0), matrix.size(1));
+  for (int64_t done = 0; done < count;) {
+    const bool large = is_large_product(count - done, matrix.size(0), matrix.size(1));
+    const int64_t taken = large ? std::min(rows_at_once(count - done), most) : count - done;
+    const Tensor part = rows.narrow(0, done, taken);
+    Tensor target = output.narrow(0, done, taken);
+    if (large) {
+      target.copy_(call_onednn(part, matrix, bias));
+    } else if (bias.defined()) {
+      at::addmm_out(target, bias, part, matrix);
+    } else {
+      at::mm_out(target, part, matrix);
+    }
+    done += taken;
+  }
+  return output;
+}
+
+/// rowsᵀ times gradients, (a, b), below autograd. The long axis is the one that is summed, in
+/// pieces of whose sums there are few.
+Tensor weight_gradient(const Tensor& rows, const Tensor& gradients) {
+  constexpr int64_t kLeast = 2048;
+  const int64_t count = rows.size(0);
+  const int64_t most = std::max(kLeast, rows_of_piece(rows.size(1), gradients.size(1)));
+  Tensor sum;
+  for (int64_t done = 0; done < count;) {
+    const bool large = is_large_product(count - done, rows.size(1), gradients.size(1));
+    const int64_t taken = large ? std::min(rows_at_once(count - done), most) : count - done;
+    const Tensor left = rows.narrow(0, done, taken).t();
+    const Tensor right = gradients.narrow(0, done, taken);
+    const Tensor part = large ? call_onednn(left, right, {}) : at::mm(left, right);
+    sum = sum.defined() ? sum.add_(part) : part;
+    done += taken;
+  }
+  return sum;
 }
 
 /// A product by oneDNN and its gradients. Where those are recorded in turn they are BLAS's.
@@ -92,7 +135,7 @@ class OneDnnProduct : public torch::autograd::Function<OneDnnProduct> {
         {matrix.requires_grad() ? rows : Tensor(), rows.requires_grad() ? matrix : Tensor()});
     context->saved_data["has_bias"] = bias.has_value();
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return by_onednn(rows, matrix, bias);
+    return by_onednn(rows, matrix, bias.value_or(Tensor()));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -100,16 +143,18 @@ class OneDnnProduct : public torch::autograd::Function<OneDnnProduct> {
     const Tensor& rows = saved[0];
     const Tensor& matrix = saved[1];
     const Tensor& gradient = gradients[0];
-    const bool plain = !torch::GradMode::is_enabled() && is_plain_call() && is_plain(gradient) &&
-                       !has_tangent(gradient) && !has_tangent(rows) && !has_tangent(matrix);
+    const bool plain = at::globalContext().userEnabledMkldnn() && !torch::GradMode::is_enabled() &&
+                       is_plain_call() && is_plain(gradient) && !has_tangent(gradient) &&
+                       !has_tangent(rows) && !has_tangent(matrix);
     std::optional<at::AutoDispatchBelowADInplaceOrView> guard;
     if (plain) guard.emplace();
-    const auto times = [&](const Tensor& a, const Tensor& b) {
-      return plain && is_large(a, b) ? by_onednn(a, b, std::nullopt) : at::mm(a, b);
-    };
     variable_list result(3);
-    if (context->needs_input_grad(0)) result[0] = times(gradient, matrix.t());
-    if (context->needs_input_grad(1)) result[1] = times(rows.t(), gradient);
+    if (context->needs_input_grad(0)) {
+      result[0] = plain ? by_onednn(gradient, matrix.t(), {}) : at::mm(gradient, matrix.t());
+    }
+    if (context->needs_input_grad(1)) {
+      result[1] = plain ? weight_gradient(rows, gradient) : at::mm(rows.t(), gradient);
+    }
     const bool has_bias = context->saved_data["has_bias"].toBool();
     if (has_bias && context->needs_input_grad(2)) result[2] = gradient.sum(0);
     return result;
@@ -118,8 +163,9 @@ class OneDnnProduct : public torch::autograd::Function<OneDnnProduct> {
 
 Tensor multiply(const Tensor& rows, const Tensor& matrix, const Tensor& bias, bool onednn) {
   const std::optional<Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
-  const bool plain = onednn && is_large(rows, matrix) && is_plain_call() && is_plain(rows) &&
-                     is_plain(matrix) && (!added || is_plain(bias));
+  const bool plain = onednn && is_large_product(rows.size(0), rows.size(1), matrix.size(1)) &&
+                     is_plain_call() && is_plain(rows) && is_plain(matrix) &&
+                     (!added || is_plain(bias));
   if (!plain || has_tangent(rows) || has_tangent(matrix) || has_tangent(bias)) {
     return by_blas(rows, matrix, bias);
   }
@@ -127,7 +173,7 @@ Tensor multiply(const Tensor& rows, const Tensor& matrix, const Tensor& bias, bo
     return OneDnnProduct::apply(rows, matrix, added);
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return by_onednn(rows, matrix, added);
+  return by_onednn(rows, matrix, bias);
 }
 
 }  // namespace
@@ -135,11 +181,6 @@ Tensor multiply(const Tensor& rows, const Tensor& matrix, const Tensor& bias, bo
 bool prefers_onednn() {
   static const bool has_both = has_narrow_mkl() && at::hasMKLDNN() && onednn_op();
   return has_both && cpu_target() == "avx512" && at::globalContext().userEnabledMkldnn();
-}
-
-bool is_large_product(std::int64_t n, std::int64_t a, std::int64_t b) {
-  constexpr double kLarge = 1 << 21;
-  return static_cast<double>(n) * static_cast<double>(a) * static_cast<double>(b) >= kLarge;
 }
 
 Tensor product(const Tensor& rows, const Tensor& matrix, const Tensor& bias, bool onednn) {

@@ -58,4 +58,17 @@ bool leaves_keys_raw(const ProjectionSizes& sizes);
 /// of E values. A row's weights must sum to one: never without keys.
 bool moves_value_bias(const ProjectionSizes& sizes);
 
+/// Whether a product of n rows by (a, b) is worth a call of oneDNN, which costs 10 µs: from 2^21
+/// multiply-adds, where all sides are 8 or more.
+bool is_large_product(std::int64_t n, std::int64_t a, std::int64_t b);
+
+/// How many of n rows a call of oneDNN takes, which keeps a program and buffers for every shape
+/// that it has met: n to four significant bits, so that there are eight numbers between n and 2n.
+std::int64_t rows_at_once(std::int64_t n);
+
+/// A piece of the rows of a product by (a, b), a and b positive, where they are not taken at once:
+/// the power of two of them that makes 2^25 multiply-adds, few enough that the result is still in
+/// the cache when it is copied; but 256 at least, for which the matrix is read.
+std::int64_t rows_of_piece(std::int64_t a, std::int64_t b);
+
 }  // namespace self_attention

@@ -1,4 +1,6 @@
-"""What a long sequence takes beside inputs, weights and output: memory_test.py LIBRARY"""
+"""What a long sequence takes beside inputs, weights and output, and what sequences of many lengths
+leave behind: memory_test.py LIBRARY
+"""
 
 import subprocess
 import sys
@@ -7,7 +9,7 @@ import unittest
 LIBRARY = sys.argv.pop(1)
 LENGTH, EMBED, HEADS = 16384, 512, 8
 
-PROGRAM = """
+SETUP = """
 import math, sys, torch
 torch.ops.load_library(sys.argv[1])
 name, masked = sys.argv[2], sys.argv[3] == "mask"
@@ -28,6 +30,8 @@ def call(x):
         return op(x, x, x, mask, *weights, heads, not masked)
 
 call(torch.randn(1, 64, embed))
+"""
+ONE_CALL = """
 x = torch.randn(1, length, embed)
 before = resident("VmRSS")
 with open("/proc/self/clear_refs", "w") as clear:
@@ -35,15 +39,27 @@ with open("/proc/self/clear_refs", "w") as clear:
 output = call(x)
 print(resident("VmHWM") - before - output.nbytes)
 """
+MANY_LENGTHS = """
+x = torch.randn(1, length, embed)
+call(x)
+before = resident("VmRSS")
+for shorter in range(300, length, 4):
+    call(x[:, :shorter])
+print(resident("VmRSS") - before)
+"""
+
+
+def mebibytes(program, name, masked, length):
+    command = [sys.executable, "-c", SETUP + program, LIBRARY, name, "mask" if masked else "causal"]
+    command += [str(size) for size in (length, EMBED, HEADS)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(run.stdout) / 2**20
 
 
 def taken(name, masked):
-    command = [sys.executable, "-c", PROGRAM, LIBRARY, name, "mask" if masked else "causal"]
-    command += [str(size) for size in (LENGTH, EMBED, HEADS)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    mebibytes = int(run.stdout) / 2**20
-    print(f"{name}, {'mask' if masked else 'causal'}: {mebibytes:.0f} MiB")
-    return mebibytes
+    found = mebibytes(ONE_CALL, name, masked, LENGTH)
+    print(f"{name}, {'mask' if masked else 'causal'}: {found:.0f} MiB")
+    return found
 
 
 class Memory(unittest.TestCase):
@@ -53,6 +69,11 @@ class Memory(unittest.TestCase):
 
     def test_full_projections(self):
         self.assertLess(taken("full_projection_attention", masked=False), 160)
+
+    def test_many_lengths_leave_little_behind(self):
+        left = mebibytes(MANY_LENGTHS, "full_projection_attention", masked=False, length=900)
+        print(f"150 lengths: {left:.0f} MiB")
+        self.assertLess(left, 96)
 
 
 if __name__ == "__main__":

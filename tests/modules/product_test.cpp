@@ -5,7 +5,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
-#include <self_attention/ops/cpu_target.h>
+#include <self_attention/self_attention.h>
 #include <torch/autograd.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 
 #include "support/dispatched_ops.h"
 #include "support/tensor_matchers.h"
+#include "support/use_target.h"
 
 namespace self_attention {
 namespace {
@@ -31,18 +32,30 @@ bool uses_onednn(const std::function<void()>& call) {
   return std::find(names.begin(), names.end(), kOneDnn) != names.end();
 }
 
+class WithoutOneDnn {
+ public:
+  WithoutOneDnn() { at::globalContext().setUserEnabledMkldnn(false); }
+  ~WithoutOneDnn() { at::globalContext().setUserEnabledMkldnn(true); }
+  WithoutOneDnn(const WithoutOneDnn&) = delete;
+  WithoutOneDnn& operator=(const WithoutOneDnn&) = delete;
+};
+
 bool has_onednn() {
   return at::hasMKLDNN() && c10::Dispatcher::singleton().findSchema({kOneDnn, ""}).has_value();
 }
 
-/// Rows (…, a) and matrices (a, b) in every order in memory: plain, transposed, with gaps,
-/// repeated.
+/// Rows (…, a), matrices (a, b) and biases (b) in every order in memory: plain, transposed, with
+/// gaps, repeated. Some have no bias.
 struct Operands {
   torch::Tensor rows;
   torch::Tensor matrix;
+  torch::Tensor bias;
 };
 
 std::vector<Operands> all_operands(int64_t n, int64_t a, int64_t b) {
+  const std::vector<torch::Tensor> biases = {
+      torch::Tensor(), torch::randn({b}), torch::randn({b, 2}).select(1, 1),
+      torch::randn({1}).expand({b}), torch::randn({2 * b}).slice(0, b)};
   std::vector<Operands> all;
   for (const auto& rows :
        {torch::randn({n, a}), torch::randn({2, n / 4, 2, a}), torch::randn({n, 2 * a}).slice(1, a),
@@ -50,7 +63,8 @@ std::vector<Operands> all_operands(int64_t n, int64_t a, int64_t b) {
     for (const auto& matrix :
          {torch::randn({a, b}), torch::randn({b, a}).t(), torch::randn({a, b, 2}).select(2, 1),
           torch::randn({a, 1}).expand({a, b})}) {
-      all.push_back({rows, matrix});
+      // Each kind of bias beside each kind of matrix, as there are five and four of them.
+      all.push_back({rows, matrix, biases[all.size() % biases.size()]});
     }
   }
   return all;
@@ -69,46 +83,45 @@ class Product : public ::testing::TestWithParam<bool> {
   }
 };
 
-// Below 2^21 multiply-adds, there, and above.
+// Below 2^21 multiply-adds, there, and above; in pieces, of which the last is small.
 const std::vector<std::array<int64_t, 3>> kSizes = {
-    {4, 8, 8}, {252, 96, 64}, {256, 128, 64}, {60, 200, 256}};
+    {4, 8, 8}, {252, 96, 64}, {256, 128, 64}, {60, 200, 256}, {260, 128, 64}, {2200, 128, 128}};
+
+double largest(const torch::Tensor& tensor) { return tensor.abs().max().item<double>(); }
 
 TEST_P(Product, IsTheProduct) {
   const torch::NoGradGuard no_grad;
   for (const auto& [n, a, b] : kSizes) {
-    const auto bias = torch::randn({b});
-    for (const auto& [rows, matrix] : all_operands(n, a, b)) {
-      const auto expected = rows.to(torch::kFloat64).matmul(matrix.to(torch::kFloat64));
-      EXPECT_TRUE(near(product(rows, matrix), expected, 1e-4));
-      EXPECT_TRUE(near(product(rows, matrix, bias), expected + bias, 1e-4));
+    SCOPED_TRACE(c10::str(n, " rows by (", a, ", ", b, ")"));
+    for (const auto& [rows, matrix, bias] : all_operands(n, a, b)) {
+      auto expected = rows.to(torch::kFloat64).matmul(matrix.to(torch::kFloat64));
+      if (bias.defined()) expected = expected + bias;
+      EXPECT_TRUE(near(product(rows, matrix, bias), expected, 1e-5 * largest(expected)));
     }
   }
 }
 
 TEST_P(Product, HasTheProductsGradients) {
   for (const auto& [n, a, b] : kSizes) {
-    for (auto [rows, matrix] : all_operands(n, a, b)) {
-      for (const bool biased : {false, true}) {
-        torch::autograd::variable_list leaves = {rows, matrix};
-        if (biased) leaves.push_back(torch::randn({b}));
-        torch::autograd::variable_list wide;
-        for (auto& leaf : leaves) {
-          leaf.requires_grad_();
-          wide.push_back(leaf.detach().to(torch::kFloat64).requires_grad_());
-        }
-        const auto output = product(rows, matrix, biased ? leaves[2] : torch::Tensor());
-        auto exact = wide[0].matmul(wide[1]);
-        if (biased) exact = exact + wide[2];
-        // One that autograd expands from a single number, and one of many.
-        for (const auto& incoming :
-             {torch::ones({}).expand_as(output), torch::randn_like(output)}) {
-          const auto found = torch::autograd::grad({output}, leaves, {incoming}, true);
-          const auto right =
-              torch::autograd::grad({exact}, wide, {incoming.to(torch::kFloat64)}, true);
-          for (std::size_t i = 0; i < leaves.size(); ++i) {
-            const double largest = right[i].abs().max().item<double>();
-            EXPECT_TRUE(near(found[i], right[i], 1e-5 * largest)) << i << " of " << n << " " << a;
-          }
+    SCOPED_TRACE(c10::str(n, " rows by (", a, ", ", b, ")"));
+    for (const auto& [rows, matrix, bias] : all_operands(n, a, b)) {
+      torch::autograd::variable_list leaves = {rows, matrix};
+      if (bias.defined()) leaves.push_back(bias);
+      torch::autograd::variable_list wide;
+      for (auto& leaf : leaves) {
+        leaf.requires_grad_();
+        wide.push_back(leaf.detach().to(torch::kFloat64).requires_grad_());
+      }
+      const auto output = product(rows, matrix, bias);
+      auto exact = wide[0].matmul(wide[1]);
+      if (bias.defined()) exact = exact + wide[2];
+      // One that autograd expands from a single number, and one of many.
+      for (const auto& incoming : {torch::ones({}).expand_as(output), torch::randn_like(output)}) {
+        const auto found = torch::autograd::grad({output}, leaves, {incoming}, true);
+        const auto right =
+            torch::autograd::grad({exact}, wide, {incoming.to(torch::kFloat64)}, true);
+        for (std::size_t i = 0; i < leaves.size(); ++i) {
+          EXPECT_TRUE(near(found[i], right[i], 1e-5 * largest(right[i]))) << i;
         }
       }
     }
@@ -127,34 +140,27 @@ TEST_P(Product, RecordsForWhatNeedsIt) {
 }
 
 TEST_P(Product, KeepsForGradientsWhatTheyNeed) {
+  // Results of other operations, which nothing else holds.
   const auto is_kept = [&](bool rows_train, bool matrix_trains) {
-    torch::Tensor rows = torch::randn({256, 128}).requires_grad_(rows_train);
-    torch::Tensor matrix = torch::randn({128, 64}).requires_grad_(matrix_trains);
+    torch::Tensor rows = torch::randn({256, 128}).requires_grad_(rows_train) + 1;
+    torch::Tensor matrix = torch::randn({128, 64}).requires_grad_(matrix_trains) + 1;
     const auto output = product(rows, matrix, torch::randn({64}).requires_grad_());
     const c10::weak_intrusive_ptr<c10::StorageImpl> rows_memory(
         rows.storage().getWeakStorageImpl());
     const c10::weak_intrusive_ptr<c10::StorageImpl> matrix_memory(
         matrix.storage().getWeakStorageImpl());
-    // A leaf's own node keeps the leaf.
-    if (!rows_train) rows.reset();
-    if (!matrix_trains) matrix.reset();
+    rows.reset();
+    matrix.reset();
     return std::pair(!rows_memory.expired(), !matrix_memory.expired());
   };
-  EXPECT_EQ(is_kept(false, true), std::pair(true, true));
-  EXPECT_EQ(is_kept(true, false), std::pair(true, true));
+  EXPECT_EQ(is_kept(true, true), std::pair(true, true));
+  EXPECT_EQ(is_kept(false, true), std::pair(true, false));
+  EXPECT_EQ(is_kept(true, false), std::pair(false, true));
   EXPECT_EQ(is_kept(false, false), std::pair(false, false));
 }
 
 INSTANTIATE_TEST_SUITE_P(By, Product, ::testing::Bool(),
                          [](const auto& library) { return library.param ? "OneDnn" : "Blas"; });
-
-TEST(LargeProduct, BeginsAtTwoToTheTwentyOne) {
-  EXPECT_TRUE(is_large_product(32, 256, 256));
-  EXPECT_TRUE(is_large_product(1 << 21, 1, 1));
-  EXPECT_FALSE(is_large_product(31, 256, 256));
-  EXPECT_FALSE(is_large_product(0, int64_t{1} << 40, int64_t{1} << 40));
-  EXPECT_TRUE(is_large_product(int64_t{1} << 40, int64_t{1} << 40, 1));  // no overflow
-}
 
 TEST(LargeProduct, IsOneDnnsOrBlass) {
   if (!has_onednn()) GTEST_SKIP() << "LibTorch has no oneDNN";
@@ -180,23 +186,37 @@ TEST(LargeProduct, IsOneDnnsOrBlass) {
   };
   EXPECT_TRUE(gradient(false));
   EXPECT_FALSE(gradient(true));
+  const WithoutOneDnn without;
+  EXPECT_FALSE(gradient(false));
 }
 
 TEST(LargeProduct, IsBlassWhereOneDnnIsSwitchedOffOrTheTargetIsNotAvx512) {
-  const std::string target = cpu_target();
-  if (!prefers_onednn()) {
-    // Then MKL is as fast here, or not there.
-    EXPECT_FALSE(uses_onednn([] { product(torch::randn({64, 256}), torch::randn({256, 256})); }));
-    return;
+  const bool preferred = prefers_onednn();
+  EXPECT_TRUE(!preferred || cpu_target() == "avx512");
+  {
+    const WithoutOneDnn without;
+    EXPECT_FALSE(prefers_onednn());
   }
-  EXPECT_EQ(target, "avx512");
-  at::globalContext().setUserEnabledMkldnn(false);
-  EXPECT_FALSE(prefers_onednn());
-  at::globalContext().setUserEnabledMkldnn(true);
-  set_cpu_target("avx2");
-  EXPECT_FALSE(prefers_onednn());
-  set_cpu_target(target);
-  EXPECT_TRUE(uses_onednn([] { product(torch::randn({64, 256}), torch::randn({256, 256})); }));
+  {
+    const testing::UseTarget slowest(cpu_targets().back());
+    EXPECT_EQ(prefers_onednn(), preferred && cpu_targets().size() == 1);
+  }
+  EXPECT_EQ(prefers_onednn(), preferred);
+}
+
+template <typename Holder>
+class LargeProductOf : public ::testing::Test {};
+using Modules =
+    ::testing::Types<SharedProjectionAttention, FullProjectionAttention, InferredLengthAttention>;
+TYPED_TEST_SUITE(LargeProductOf, Modules);
+
+TYPED_TEST(LargeProductOf, AModuleIsOneDnnsWhereItIsPreferred) {
+  TypeParam module(256, 4);
+  const auto x = torch::randn({1, 64, 256});
+  const auto forward = [&] { module->forward(x, x, x); };
+  EXPECT_EQ(uses_onednn(forward), prefers_onednn());
+  const torch::NoGradGuard no_grad;
+  EXPECT_EQ(uses_onednn(forward), prefers_onednn());
 }
 
 }  // namespace

@@ -16,24 +16,14 @@
 
 #include "io/torch_types.h"
 #include "support/tensor_matchers.h"
+#include "support/use_target.h"
 #include "tools/parity/tolerance.h"
 
 namespace self_attention {
 namespace {
 
 using testing::near;
-
-/// Sets a target while it lives.
-class UseTarget {
- public:
-  explicit UseTarget(const std::string& name) : before_(cpu_target()) { set_cpu_target(name); }
-  ~UseTarget() { set_cpu_target(before_); }
-  UseTarget(const UseTarget&) = delete;
-  UseTarget& operator=(const UseTarget&) = delete;
-
- private:
-  std::string before_;
-};
+using testing::UseTarget;
 
 struct Lengths {
   int64_t batch;

@@ -58,5 +58,35 @@ TEST(FullPlan, MovesTheValueBiasWhereValuesHaveMoreRows) {
   EXPECT_FALSE(moves_value_bias(sizes(9, 0)));
 }
 
+TEST(LargeProduct, BeginsAtTwoToTheTwentyOneWithEightOnEverySide) {
+  EXPECT_TRUE(is_large_product(32, 256, 256));
+  EXPECT_FALSE(is_large_product(31, 256, 256));
+  EXPECT_TRUE(is_large_product(8, 512, 512));
+  EXPECT_FALSE(is_large_product(7, 600, 600));
+  EXPECT_FALSE(is_large_product(1 << 20, 7, 8));
+  EXPECT_FALSE(is_large_product(1 << 20, 8, 7));
+  const std::int64_t huge = std::int64_t{1} << 40;
+  EXPECT_TRUE(is_large_product(huge, huge, 8));
+  EXPECT_FALSE(is_large_product(0, huge, huge));
+}
+
+TEST(LargeProduct, TakesRowsToFourSignificantBits) {
+  for (const std::int64_t n : {0, 1, 15, 16, 18, 30, 288, 1024, 1920}) {
+    EXPECT_EQ(rows_at_once(n), n);
+  }
+  EXPECT_EQ(rows_at_once(17), 16);
+  EXPECT_EQ(rows_at_once(31), 30);
+  EXPECT_EQ(rows_at_once(1000), 960);
+  EXPECT_EQ(rows_at_once((std::int64_t{1} << 40) + 1), std::int64_t{1} << 40);
+}
+
+TEST(LargeProduct, HasPiecesOfTwoToTheTwentyFiveAndAtLeast256Rows) {
+  EXPECT_EQ(rows_of_piece(64, 64), 8192);
+  EXPECT_EQ(rows_of_piece(64, 65), 8192);
+  EXPECT_EQ(rows_of_piece(64, 63), 16384);
+  EXPECT_EQ(rows_of_piece(256, 512), 256);
+  EXPECT_EQ(rows_of_piece(1 << 20, 1 << 20), 256);
+}
+
 }  // namespace
 }  // namespace self_attention
