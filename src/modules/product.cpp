@@ -69,40 +69,43 @@ bool is_plain_call() {
          (keys.included_ | c10::default_included_set) == c10::default_included_set;
 }
 
-Tensor by_blas(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
-  return bias.defined() ? at::addmm(bias, rows, matrix) : at::mm(rows, matrix);
+Tensor by_blas(const Tensor& rows, const Tensor& matrix, const std::optional<Tensor>& bias) {
+  return bias ? at::addmm(*bias, rows, matrix) : at::mm(rows, matrix);
 }
 
 /// oneDNN on as many rows. It reads a bias as if it were contiguous, and takes the axes of a matrix
 /// in either order, with no gaps or repeats.
-Tensor call_onednn(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
+Tensor call_onednn(const Tensor& rows, const Tensor& matrix, const std::optional<Tensor>& bias) {
   static const Scalars none;
   const Tensor dense = matrix.is_non_overlapping_and_dense() ? matrix : matrix.contiguous();
-  const std::optional<Tensor> added =
-      bias.defined() ? std::optional(bias.contiguous()) : std::nullopt;
+  const std::optional<Tensor> added = bias ? std::optional(bias->contiguous()) : std::nullopt;
   return onednn_op()->call(rows, dense.t(), added, "none", none, "");
 }
 
-/// Below autograd: all rows at once or in pieces, of which the last may be too small and is BLAS's.
-Tensor by_onednn(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
+/// Calls `visit(from, taken, times)` for `taken` rows after another, at most `most`, of `count`
+/// that a product with sides a and b has. `times` multiplies them: of the last, that are too few,
+/// by BLAS.
+template <typename Visit>
+void in_pieces(int64_t count, int64_t a, int64_t b, int64_t most, const Visit& visit) {
+  for (int64_t from = 0; from < count;) {
+    const int64_t left = count - from;
+    const bool large = is_large_product(left, a, b);
+    const int64_t taken = large ? std::min(rows_at_once(left), most) : left;
+    visit(from, taken, large ? call_onednn : by_blas);
+    from += taken;
+  }
+}
+
+/// Below autograd: all rows at once, or in pieces.
+Tensor by_onednn(const Tensor& rows, const Tensor& matrix, const std::optional<Tensor>& bias) {
   const int64_t count = rows.size(0);
   if (rows_at_once(count) == count) return call_onednn(rows, matrix, bias);
-  Tensor output = at::empty({count, matrix.size(1)}, rows.options());
-  const int64_t most = rows_of_piece(matrix.size(0), matrix.size(1));
-  for (int64_t done = 0; done < count;) {
-    const bool large = is_large_product(count - done, matrix.size(0), matrix.size(1));
-    const int64_t taken = large ? std::min(rows_at_once(count - done), most) : count - done;
-    const Tensor part = rows.narrow(0, done, taken);
-    Tensor target = output.narrow(0, done, taken);
-    if (large) {
-      target.copy_(call_onednn(part, matrix, bias));
-    } else if (bias.defined()) {
-      at::addmm_out(target, bias, part, matrix);
-    } else {
-      at::mm_out(target, part, matrix);
-    }
-    done += taken;
-  }
+  const int64_t a = matrix.size(0);
+  const int64_t b = matrix.size(1);
+  Tensor output = at::empty({count, b}, rows.options());
+  in_pieces(count, a, b, rows_of_piece(a, b), [&](int64_t from, int64_t taken, auto times) {
+    output.narrow(0, from, taken).copy_(times(rows.narrow(0, from, taken), matrix, bias));
+  });
   return output;
 }
 
@@ -110,18 +113,15 @@ Tensor by_onednn(const Tensor& rows, const Tensor& matrix, const Tensor& bias) {
 /// pieces of whose sums there are few.
 Tensor weight_gradient(const Tensor& rows, const Tensor& gradients) {
   constexpr int64_t kLeast = 2048;
-  const int64_t count = rows.size(0);
-  const int64_t most = std::max(kLeast, rows_of_piece(rows.size(1), gradients.size(1)));
+  const int64_t a = rows.size(1);
+  const int64_t b = gradients.size(1);
+  const int64_t most = std::max(kLeast, rows_of_piece(a, b));
   Tensor sum;
-  for (int64_t done = 0; done < count;) {
-    const bool large = is_large_product(count - done, rows.size(1), gradients.size(1));
-    const int64_t taken = large ? std::min(rows_at_once(count - done), most) : count - done;
-    const Tensor left = rows.narrow(0, done, taken).t();
-    const Tensor right = gradients.narrow(0, done, taken);
-    const Tensor part = large ? call_onednn(left, right, {}) : at::mm(left, right);
+  in_pieces(rows.size(0), a, b, most, [&](int64_t from, int64_t taken, auto times) {
+    const Tensor part =
+        times(rows.narrow(0, from, taken).t(), gradients.narrow(0, from, taken), std::nullopt);
     sum = sum.defined() ? sum.add_(part) : part;
-    done += taken;
-  }
+  });
   return sum;
 }
 
@@ -135,7 +135,7 @@ class OneDnnProduct : public torch::autograd::Function<OneDnnProduct> {
         {matrix.requires_grad() ? rows : Tensor(), rows.requires_grad() ? matrix : Tensor()});
     context->saved_data["has_bias"] = bias.has_value();
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return by_onednn(rows, matrix, bias.value_or(Tensor()));
+    return by_onednn(rows, matrix, bias);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -150,7 +150,8 @@ class OneDnnProduct : public torch::autograd::Function<OneDnnProduct> {
     if (plain) guard.emplace();
     variable_list result(3);
     if (context->needs_input_grad(0)) {
-      result[0] = plain ? by_onednn(gradient, matrix.t(), {}) : at::mm(gradient, matrix.t());
+      result[0] =
+          plain ? by_onednn(gradient, matrix.t(), std::nullopt) : at::mm(gradient, matrix.t());
     }
     if (context->needs_input_grad(1)) {
       result[1] = plain ? weight_gradient(rows, gradient) : at::mm(rows.t(), gradient);
@@ -167,13 +168,13 @@ Tensor multiply(const Tensor& rows, const Tensor& matrix, const Tensor& bias, bo
                      is_plain_call() && is_plain(rows) && is_plain(matrix) &&
                      (!added || is_plain(bias));
   if (!plain || has_tangent(rows) || has_tangent(matrix) || has_tangent(bias)) {
-    return by_blas(rows, matrix, bias);
+    return by_blas(rows, matrix, added);
   }
-  if (records_gradients(rows, matrix) || (added && records_gradients(bias))) {
+  if (records_gradients(rows, matrix, bias)) {
     return OneDnnProduct::apply(rows, matrix, added);
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return by_onednn(rows, matrix, bias);
+  return by_onednn(rows, matrix, added);
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ std::int64_t rows_at_once(std::int64_t n);
 
 /// A piece of the rows of a product by (a, b), a and b positive, where they are not taken at once:
 /// the power of two of them that makes 2^25 multiply-adds, few enough that the result is still in
-/// the cache when it is copied; but 256 at least, for which the matrix is read.
+/// the cache when it is copied; but 256 at least, since each piece reads the whole matrix.
 std::int64_t rows_of_piece(std::int64_t a, std::int64_t b);
 
 }  // namespace self_attention
