@@ -44,6 +44,11 @@ def plain(name, heads, mask, is_causal):
     return call
 
 
+def arguments(name, queries=5, keys=7, embed=E, heads=H):
+    """The inputs and the parameters, which leave numbers about as large as they come."""
+    return [*inputs(queries, keys, embed), *((2 / embed) ** 0.5 * x for x in parameters(name, embed, heads))]
+
+
 class Derivatives(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(0)
@@ -58,10 +63,9 @@ class Derivatives(unittest.TestCase):
                     # Along random directions; by every element it takes minutes.
                     self.assertTrue(torch.autograd.gradgradcheck(call, tensors, fast_mode=True))
 
-    def check(self, kind, name, options, dtype, choices, queries=5, keys=7, embed=E, heads=H):
+    def check(self, kind, name, options, dtype, choices, heads=H, **sizes):
         """Against the equations in float64, by the chosen of the inputs and parameters."""
-        own = ((2 / embed) ** 0.5 * x for x in parameters(name, embed, heads))
-        tensors = [x.to(dtype) for x in (*inputs(queries, keys, embed), *own)]
+        tensors = [x.to(dtype) for x in arguments(name, heads=heads, **sizes)]
         wide = [x.double() for x in tensors]
         largest = 0
         for chosen in choices(len(tensors)):
@@ -97,7 +101,7 @@ class Derivatives(unittest.TestCase):
     def test_forward_mode_where_nothing_is_recorded(self):
         options = make_masks(5, 7, H)["both"]
         for name in NAMES:
-            tensors = [x.float() for x in (*inputs(), *(0.4 * x for x in parameters(name)))]
+            tensors = [x.float() for x in arguments(name)]
             for chosen in derivatives.all_and_each(len(tensors)):
                 some = derivatives.by_some(op(name, H, *options), tensors, chosen)
                 right = derivatives.jvp(*some)

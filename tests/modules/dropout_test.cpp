@@ -11,6 +11,7 @@
 #include "support/all_modules.h"
 #include "support/temporary_folder.h"
 #include "support/tensor_matchers.h"
+#include "support/use_target.h"
 
 namespace self_attention {
 namespace {
@@ -202,10 +203,9 @@ TEST(DroppedWeights, AreTheSameOnEveryTarget) {
   };
   const auto expected = drawn();
   for (const auto& name : cpu_targets()) {
-    set_cpu_target(name);
+    const testing::UseTarget target(name);
     EXPECT_TRUE(torch::equal(drawn(), expected)) << name;
   }
-  set_cpu_target(cpu_targets().front());
 }
 
 }  // namespace

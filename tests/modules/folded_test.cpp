@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "support/dispatched_ops.h"
 #include "support/identity_modules.h"
+#include "support/ops_seen.h"
 #include "support/tensor_matchers.h"
 
 namespace self_attention {
 namespace {
 
 using testing::bit_equal;
-using testing::dispatched_ops;
 using testing::near;
+using testing::OpsSeen;
 using testing::throws;
 
 struct Sizes {
@@ -232,14 +232,15 @@ void expect_counts(const std::vector<Count>& counts) {
     };
     const auto keys = make(count.sizes.keys);
     const Inputs inputs = {keys, keys, make(count.sizes.queries), {}};
-    const auto names = dispatched_ops([&] { forward(module, inputs); });
+    const OpsSeen seen;
+    forward(module, inputs);
     std::size_t products = 0;
     for (const char* product :
          {"aten::mm", "aten::addmm", "aten::bmm", "aten::addmv", "mkldnn::_linear_pointwise"}) {
-      products += std::count(names.begin(), names.end(), product);
+      products += seen.count(product);
     }
-    EXPECT_LE(names.size(), count.ops) << c10::Join(" ", names);
-    EXPECT_EQ(products, count.products) << c10::Join(" ", names);
+    EXPECT_LE(seen.names().size(), count.ops) << c10::Join(" ", seen.names());
+    EXPECT_EQ(products, count.products) << c10::Join(" ", seen.names());
   }
 }
 

@@ -1,56 +1,33 @@
 // Derivatives beyond the first of modules with Backend::Fused, beside those of Eager in float64.
 
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "support/all_modules.h"
+#include "support/ops_seen.h"
 #include "support/transforms.h"
 
 namespace self_attention {
 namespace {
 
+using testing::OpsSeen;
 using torch::Tensor;
 
 constexpr int64_t kEmbed = 12;
 constexpr int64_t kHeads = 3;
 
-/// Notes the names of the ops that run on this thread while it lives.
-class OpsSeen {
- public:
-  OpsSeen() {
-    names().clear();
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(note));
-  }
-  ~OpsSeen() { at::removeCallback(handle_); }
-  OpsSeen(const OpsSeen&) = delete;
-  OpsSeen& operator=(const OpsSeen&) = delete;
-
-  /// Whether the fused kernel ran, and not the formula.
-  static bool fused() {
-    return !names().contains("aten::softmax") &&
-           (names().contains("self_attention::_attention_with_sums") ||
-            names().contains("self_attention::_checked_attention"));
-  }
-
- private:
-  static std::set<std::string>& names() {
-    static thread_local std::set<std::string> seen;
-    return seen;
-  }
-  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-    names().insert(function.name());
-    return nullptr;
-  }
-  at::CallbackHandle handle_;
-};
+/// Whether the fused kernel ran, and not the formula.
+bool ran_fused(const OpsSeen& seen) {
+  return seen.count("aten::softmax") == 0 &&
+         (seen.count("self_attention::_attention_with_sums") > 0 ||
+          seen.count("self_attention::_checked_attention") > 0);
+}
 
 template <typename Holder>
 Holder make(Backend backend, torch::ScalarType dtype) {
@@ -103,7 +80,7 @@ std::vector<Tensor> second_derivatives(Holder module, torch::ScalarType rounded,
   {
     const OpsSeen seen;
     loss = module->forward(sources[0], sources[1], sources[2], uneven_mask(7)).square().sum();
-    fused = seen.fused();
+    fused = ran_fused(seen);
   }
   const auto first = torch::autograd::grad({loss}, leaves, {}, {}, /*create_graph=*/true);
   Tensor along = torch::zeros({}, loss.options());
@@ -190,7 +167,7 @@ TYPED_TEST(FusedDerivatives, LeaveLaterCallsFused) {
   testing::forward_derivative(run, x, x);
   const OpsSeen seen;
   run(x);
-  EXPECT_TRUE(seen.fused());
+  EXPECT_TRUE(ran_fused(seen));
 }
 
 }  // namespace

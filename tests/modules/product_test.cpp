@@ -8,28 +8,27 @@
 #include <self_attention/self_attention.h>
 #include <torch/autograd.h>
 
-#include <algorithm>
 #include <array>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "support/dispatched_ops.h"
+#include "support/ops_seen.h"
 #include "support/tensor_matchers.h"
 #include "support/use_target.h"
 
 namespace self_attention {
 namespace {
 
-using testing::dispatched_ops;
 using testing::near;
 
 constexpr const char* kOneDnn = "mkldnn::_linear_pointwise";
 
 bool uses_onednn(const std::function<void()>& call) {
-  const auto names = dispatched_ops(call);
-  return std::find(names.begin(), names.end(), kOneDnn) != names.end();
+  const testing::OpsSeen seen;
+  call();
+  return seen.count(kOneDnn) > 0;
 }
 
 class WithoutOneDnn {

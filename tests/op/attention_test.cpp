@@ -14,6 +14,7 @@
 #include "backends/aten/sdpa_attention.h"
 #include "op/attention_inputs.h"
 #include "support/tensor_matchers.h"
+#include "support/use_target.h"
 
 namespace self_attention {
 namespace {
@@ -38,9 +39,10 @@ torch::Tensor expected(const Inputs& inputs, const torch::Tensor& mask = {}, boo
 /// Queries that take each way through the kernel: alone, and in blocks.
 class EveryPath : public ::testing::TestWithParam<std::tuple<std::string, int64_t>> {
  protected:
-  void SetUp() override { set_cpu_target(std::get<0>(GetParam())); }
-  void TearDown() override { set_cpu_target(cpu_targets().front()); }
   int64_t queries() const { return std::get<1>(GetParam()); }
+
+ private:
+  testing::UseTarget target_{std::get<0>(GetParam())};
 };
 
 TEST_P(EveryPath, RowsWithoutAKeyAttendToAllKeysEvenly) {
